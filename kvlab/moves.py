@@ -1,0 +1,41 @@
+"""What a strategy asks of memory. A store carries the list out as if one by one, in order.
+
+Slots are those of the move's pool; a virtual or physical page group stands for one page in each of
+the store's reservations together.
+"""
+
+from typing import NamedTuple
+
+
+class Map(NamedTuple):
+    """Put physical page group `physical` under virtual page group `virtual`."""
+
+    virtual: int
+    physical: int
+    pool: int = 0
+
+
+class Unmap(NamedTuple):
+    """Take the memory from under `virtual`; the physical page group keeps its contents."""
+
+    virtual: int
+    pool: int = 0
+
+
+class Drop(NamedTuple):
+    """Return an unmapped physical page group to the operating system."""
+
+    physical: int
+    pool: int = 0
+
+
+class Copy(NamedTuple):
+    """Copy the keys and values of `tokens` slots, in every layer of the pool; the two ranges never overlap."""
+
+    source: int
+    target: int
+    tokens: int
+    pool: int = 0
+
+
+Move = Map | Unmap | Drop | Copy

@@ -1,0 +1,202 @@
+"""What an allocation strategy is: bookkeeping over slots, in ints and numpy. No tensors, no device.
+
+A strategy decides which slots each sequence owns. A store carries its moves out in memory, a view
+shows its tables to an attention kernel, and the recorder measures it from the outside. Five methods
+are needed; everything else has a default that works. docs/strategy.md tells the whole story.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import gcd
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvlab.moves import Copy, Drop, Map, Move, Unmap
+from kvlab.tables import Tables
+
+__all__ = [
+    "Arrival", "Copy", "Drop", "Grant", "LayerGroup", "Map", "Memory", "Move", "Pool", "Strategy", "Tables",
+    "Unmap", "Usage", "ceil_div",
+]  # fmt: skip
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a run gives a strategy to manage: the same bytes for every strategy."""
+
+    bytes: int  # for keys and values on the device
+    token_bytes: int  # one token's keys and values in every layer
+    max_len: int  # tokens: no sequence grows longer
+    max_seqs: int  # sequences on the device at once
+    chunk: int  # tokens of one sequence that one launch writes, at most
+    windows: tuple[int | None, ...] = (None,)  # per layer: last tokens a query reads, itself included; None: all
+    page_group_bytes: int = 0  # one page group in all reservations together
+
+    def page_groups(self, tokens: int) -> int:
+        """Page groups that `tokens` tokens touch. Tokens per page group need not be whole."""
+        return ceil_div(tokens * self.token_bytes, self.page_group_bytes)
+
+    def tokens(self, page_groups: int) -> int:
+        """Tokens that fit whole into so many page groups."""
+        return page_groups * self.page_group_bytes // self.token_bytes
+
+    @property
+    def align(self) -> int:
+        """Tokens after which a token and a page group begin together; rows start at multiples of it."""
+        return self.page_group_bytes // gcd(self.page_group_bytes, self.token_bytes)
+
+
+@dataclass(slots=True, eq=False)
+class Arrival:
+    """A sequence that asks for room: new, back from preemption, or the child of a fork."""
+
+    seq: int
+    length: int  # tokens known: the prompt, and the output so far when it is back
+    prompt: int  # of which prompt
+    limit: int  # tokens it may ever hold, as the client declared
+    expected: int  # tokens the forecast says it will hold
+    ids: NDArray[np.int32] | None = None  # read-only [length]; None in runs of lengths only
+    space: int = 0  # sequences of different spaces (adapter, salt, image) never share
+    priority: int = 0
+
+
+class Grant(NamedTuple):
+    hit: int  # leading tokens in place once the moves are done
+    room: int  # tokens the sequence may hold before it must ask again
+
+
+class Usage(NamedTuple):
+    """Bytes. held + cached + free never changes and is at most memory.bytes."""
+
+    held: int  # owned by live sequences, shared once, written or not
+    cached: int  # owned by nobody, contents kept for a hit, evicted at need
+    free: int  # owned by nobody, contents worthless, mapped or not
+    largest: int  # tokens: the longest arrival without a hit that admit would take whole now
+    rounded: int = 0  # of held: beyond every sequence's room (a buddy's round-up, a page group's last part)
+    backed: int | None = None  # mapped bytes once the moves are done; None: all
+
+
+class Pool(NamedTuple):
+    """One address space of slots; a slot holds a token in this pool's layers."""
+
+    slots: int
+    token_bytes: int
+
+
+class LayerGroup(NamedTuple):
+    """Layers that share one table."""
+
+    layers: tuple[int, ...]
+    window: int | None = None
+    pool: int = 0
+
+
+class Strategy(ABC):
+    """One way of managing the memory. admit, extend and fork succeed whole or change nothing and return None.
+
+    Unknown or repeated sequences raise KeyError. A wrong configuration raises ValueError in __init__.
+    """
+
+    block_size: int | None  # slots per table entry; None: one entry, the slot at which the sequence's row starts
+    virtual: ClassVar[bool] = False  # slots have memory only where Map put it
+
+    def __init__(self, memory: Memory, block_size: int | None = None, slots: int | None = None) -> None:
+        """`slots`: addressable ones, where they differ from those that memory.bytes hold."""
+        if block_size is not None and (not isinstance(block_size, int) or block_size < 1):
+            raise ValueError(f"block_size={block_size}: allowed is a whole number of slots, 1 or more")
+        self.memory, self.block_size = memory, block_size
+        self.pools = (Pool(slots or memory.bytes // memory.token_bytes, memory.token_bytes),)
+        self.groups = (LayerGroup(tuple(range(len(memory.windows)))),)
+        width = ceil_div(memory.max_len, block_size) if block_size else 1
+        self.tables = tuple(Tables(memory.max_seqs, width) for _ in self.groups)
+        self.table = self.tables[0]
+        self.moves: list[Move] = []
+        self.counts: Counter[str] = Counter()  # what only the strategy can see; a key not there is not reported
+
+    @property
+    @abstractmethod
+    def longest(self) -> int:
+        """Tokens that a sequence alone is sure to reach, growing by one. Requests with longer limits are refused."""
+
+    @abstractmethod
+    def admit(self, arrival: Arrival, new: int, leave: int = 0) -> Grant | None:
+        """Room for the hit and `new` more tokens (at most all), if `leave` tokens' worth stays free or cached.
+
+        None: not now. A strategy that reserves takes `arrival.expected` and ignores `new`. 0 <= hit < length.
+        """
+
+    @abstractmethod
+    def extend(self, seq: int, length: int, upto: int) -> int | None:
+        """Room for tokens [length, upto), shared with nobody; `length` are stored. The new room, or None."""
+
+    @abstractmethod
+    def release(self, seq: int) -> None:
+        """The sequence is gone; no launch in flight touches it."""
+
+    @abstractmethod
+    def usage(self) -> Usage:
+        """Bytes, in O(1)."""
+
+    # --- optional, with defaults that work
+
+    def lookup(self, arrival: Arrival) -> int:
+        """Tokens that admit would find in place now. Reads only."""
+        return 0
+
+    def wrote(self, seq: int, length: int, ids: NDArray[np.int32] | None) -> None:  # noqa: B027 (a hook)
+        """Tokens [0, length) are stored and verified: a cache publishes them. Called only where overridden."""
+
+    def fork(self, parent: int, child: Arrival) -> Grant | None:
+        """Admit `child` with the parent's first child.length tokens in place. Here: into room of its own."""
+        grant = self.admit(child, child.length)
+        if grant is None:
+            return None
+        for index, group in enumerate(self.groups):
+            source = self.slots(parent, index, grant.hit, child.length)
+            target = self.slots(child.seq, index, grant.hit, child.length)
+            self.moves += [Copy(*run, group.pool) for run in runs(source, target)]
+        return Grant(child.length, grant.room)
+
+    def truncate(self, seq: int, length: int) -> None:  # noqa: B027 (a hook)
+        """Tokens from `length` on are dropped. Here nothing: the room stays and is written again."""
+
+    def returns(self, seq: int) -> int | None:
+        """Tokens' worth that release would give back; None: all its room."""
+        return None
+
+    def clear(self) -> None:  # noqa: B027 (a hook)
+        """Drop whatever is cached."""
+
+    # --- given
+
+    def drain(self) -> list[Move]:
+        """The moves since the last drain, in order; tables are read after it."""
+        moves, self.moves = self.moves, []
+        return moves
+
+    def slots(self, seq: int, group: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Slots [stop - start] of the tokens [start, stop)."""
+        table, position = self.tables[group][seq], np.arange(start, stop, dtype=np.int64)
+        if self.block_size is None:
+            return int(table[0]) + position
+        return table[position // self.block_size].astype(np.int64) * self.block_size + position % self.block_size
+
+
+def runs(source: NDArray[np.int64], target: NDArray[np.int64]) -> Iterable[tuple[int, int, int]]:
+    """(source, target, tokens) for each stretch in which both count up by one."""
+    if not len(source):
+        return []
+    breaks = np.flatnonzero((np.diff(source) != 1) | (np.diff(target) != 1)) + 1
+    starts = np.concatenate(([0], breaks))
+    lengths = np.diff(np.append(starts, len(source)))
+    return zip(source[starts].tolist(), target[starts].tolist(), lengths.tolist(), strict=True)

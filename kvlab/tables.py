@@ -1,0 +1,68 @@
+"""The live tables of one layer group: where each sequence's slots are, as kernels read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Tables:
+    """int32 `data[rows, width]`, a row for each open sequence; kernels read it without a copy.
+
+    With a block size an entry is a block; without one there is a single entry, the slot at which the
+    sequence's row begins. An unknown sequence, or one that is open already, raises KeyError.
+    """
+
+    def __init__(self, rows: int, width: int) -> None:
+        self.data = np.zeros((rows, width), np.int32)
+        self.row: dict[int, int] = {}  # sequence -> its row of data
+        self.count: dict[int, int] = {}  # sequence -> its entries
+        self.start: dict[int, int] = {}  # sequence -> entries before it are dead (left behind by a window)
+        self.spare = list(range(rows))[::-1]
+
+    def open(self, seq: int, entries: Seq[int]) -> None:
+        if seq in self.row:
+            raise KeyError(f"sequence {seq} is open already")
+        row = self.row[seq] = self.spare.pop()
+        self.data[row, : len(entries)] = entries
+        self.count[seq], self.start[seq] = len(entries), 0
+
+    def append(self, seq: int, entries: Seq[int]) -> None:
+        count = self.count[seq]
+        if len(entries) == 1:  # the decode step's case, four times as fast as a slice
+            self.data[self.row[seq], count] = entries[0]
+        else:
+            self.data[self.row[seq], count : count + len(entries)] = entries
+        self.count[seq] = count + len(entries)
+
+    def put(self, seq: int, index: int, entry: int) -> None:
+        self.data[self.row[seq], index] = entry
+
+    def cut(self, seq: int, count: int) -> list[int]:
+        """Drop the entries from `count` on; return those that were live."""
+        start, old = self.start[seq], self.count[seq]
+        self.count[seq] = min(count, old)
+        return self.data[self.row[seq], max(count, start) : old].tolist()
+
+    def expire(self, seq: int, start: int) -> list[int]:
+        """Mark the entries before `start` dead; return those that were live."""
+        before = self.start[seq]
+        if start <= before:
+            return []
+        self.start[seq] = start
+        return self.data[self.row[seq], before:start].tolist()
+
+    def close(self, seq: int) -> list[int]:
+        """Forget the sequence; return its live entries."""
+        row = self.row.pop(seq)
+        live: list[int] = self.data[row, self.start.pop(seq) : self.count.pop(seq)].tolist()
+        self.spare.append(row)
+        return live
+
+    def __getitem__(self, seq: int) -> NDArray[np.int32]:
+        return self.data[self.row[seq], : self.count[seq]]
+
+    def __len__(self) -> int:
+        return len(self.row)
