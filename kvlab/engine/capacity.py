@@ -1,0 +1,66 @@
+"""How many bytes the pool has, and what that means in tokens, blocks, page groups and requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvlab.errors import UsageError
+from kvlab.strategy import Memory, Strategy
+
+
+def pool_bytes(config: dict[str, Any], token_bytes: int) -> int:
+    """The pool of a run: what the configuration says, or 4 x max_len tokens."""
+    if config.get("pool_bytes") is not None:
+        size = int(config["pool_bytes"])
+    elif config.get("pool_blocks") is not None:
+        size = int(config["pool_blocks"]) * int(config["block_size"]) * token_bytes
+    else:
+        size = 4 * int(config["max_len"]) * token_bytes
+    if size < token_bytes:
+        raise UsageError(f"pool_bytes={size:,} holds no token: one takes {token_bytes:,} bytes in this model")
+    return size
+
+
+def describe(strategy: Strategy, page_bytes: int) -> dict[str, Any]:
+    """The capacity of a strategy over its memory; `line` is for people. page_bytes: one tensor's."""
+    memory = strategy.memory
+    tokens = memory.bytes // memory.token_bytes
+    unit = _unit(strategy, page_bytes)
+    line = (
+        f"pool {unit} = {size_text(memory.bytes)}; longest request {strategy.longest:,}; "
+        f"reserve-max would hold {tokens // memory.max_len:,}"
+    )
+    return {
+        "line": line,
+        "pool_bytes": memory.bytes,
+        "pool_tokens": tokens,
+        "token_bytes": memory.token_bytes,
+        "longest": strategy.longest,
+        "reserve_max_holds": tokens // memory.max_len,
+        "page_group_tokens": page_group_tokens(memory) if strategy.virtual else None,
+    }
+
+
+def page_group_tokens(memory: Memory) -> float:
+    """Tokens in one page group; need not be whole."""
+    return memory.page_group_bytes / memory.token_bytes
+
+
+def _unit(strategy: Strategy, page_bytes: int) -> str:
+    memory, tokens = strategy.memory, strategy.memory.bytes // strategy.memory.token_bytes
+    if strategy.virtual:
+        groups = memory.bytes // memory.page_group_bytes
+        each = f"{size_text(page_bytes)} a tensor, {page_group_tokens(memory):,.2f} tokens, "
+        return f"{groups:,} page groups ({each}{size_text(memory.page_group_bytes)}) = {memory.tokens(groups):,} tokens"
+    if strategy.block_size is not None:
+        blocks = tokens // strategy.block_size
+        return f"{blocks:,} blocks x {strategy.block_size} = {blocks * strategy.block_size:,} tokens"
+    return f"{tokens:,} tokens"
+
+
+def size_text(size: int) -> str:
+    """720 MiB, 3.75 MiB, 64 KiB."""
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= scale:
+            return f"{size / scale:,.2f}".rstrip("0").rstrip(".") + f" {unit}"
+    return f"{size:,} B"

@@ -1,0 +1,78 @@
+"""The loop: arrivals -> plan -> moves -> launch -> tokens -> record. The same for every strategy and executor."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvlab.engine.clock import Clock
+from kvlab.engine.lanes import Launch
+from kvlab.engine.scheduler import Scheduler
+from kvlab.record.recorder import Recorder
+from kvlab.request import Request
+from kvlab.strategy import Move
+
+
+class Executor(Protocol):
+    """What carries a launch out."""
+
+    def run(self, moves: list[Move], launch: Launch) -> NDArray[np.int32]:
+        """Carry out the moves in order, compute the launch, return the tokens of those that sample [N]."""
+        ...
+
+
+ExecutorT = TypeVar("ExecutorT", bound=Executor)
+
+
+class Engine(Generic[ExecutorT]):
+    """Serves the requests, in order of arrival, until every one has finished, failed or been refused."""
+
+    def __init__(
+        self,
+        requests: list[Request],
+        scheduler: Scheduler,
+        executor: ExecutorT,
+        clock: Clock,
+        recorder: Recorder,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.pending = deque(requests)
+        self.scheduler, self.executor, self.clock = scheduler, executor, clock
+        self.recorder, self.progress = recorder, progress
+
+    def run(self) -> None:
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """One launch, or one wait for the next arrival; False when nothing is left to do."""
+        self._take_arrivals()
+        launch = self.scheduler.plan()
+        if launch is not None:
+            self._launch(launch)
+        elif self.pending:
+            self._wait()
+        return self.scheduler.busy or bool(self.pending)
+
+    def _take_arrivals(self) -> None:
+        now = self.clock.now()
+        while self.pending and self.pending[0].arrival_s <= now:
+            self.scheduler.enqueue(self.pending.popleft())
+
+    def _launch(self, launch: Launch) -> None:
+        token_N = self.executor.run(self.scheduler.take_moves(), launch)
+        self.clock.tick()
+        now = self.clock.now()
+        self.recorder.step(self.scheduler, launch, now)
+        ended = len(self.scheduler.tally.ended)
+        self.scheduler.done(launch, token_N, now)
+        if self.progress is not None and len(self.scheduler.tally.ended) > ended:
+            self.progress(len(self.scheduler.tally.ended))
+
+    def _wait(self) -> None:
+        self.clock.wait_until(self.pending[0].arrival_s)
+        self.recorder.idle(self.scheduler, self.clock.now())

@@ -1,0 +1,90 @@
+"""Carries a launch out with a real model: moves, view, forward, sample."""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kvlab.engine.lanes import Lanes, Launch, packed
+from kvlab.engine.sampling import Sampler
+from kvlab.kernels.attention import attend
+from kvlab.kernels.write import write
+from kvlab.memory.dense import DenseStore
+from kvlab.memory.store import Store
+from kvlab.memory.view import View, make_view
+from kvlab.model.llama import Llama
+from kvlab.strategy import Move, Strategy
+
+
+class Attention:
+    """What the model calls in each layer of one launch: store the new keys and values, then attend."""
+
+    def __init__(self, store: Store, view: View, scale: float) -> None:
+        self.store, self.view, self.scale = store, view, scale
+
+    def __call__(self, layer: int, q_TQD: Tensor, k_THD: Tensor, v_THD: Tensor) -> Tensor:
+        k_SHD, v_SHD = self.store.layer(layer)
+        write(k_SHD, v_SHD, self.view.slot_T, k_THD, v_THD)
+        return attend(q_TQD, k_SHD, v_SHD, self.view, self.scale)
+
+
+class RealExecutor:
+    """One model, one store, one strategy's tables; `ns` adds up the nanoseconds of each part of a step."""
+
+    def __init__(self, model: Llama, store: Store, strategy: Strategy, lanes: Lanes) -> None:
+        self.model, self.store, self.strategy, self.lanes = model, store, strategy, lanes
+        self.sampler = Sampler()
+        self.scale = model.shape.head_dim**-0.5
+        self.ns = {"moves": 0, "view": 0, "model": 0, "sample": 0}
+
+    def run(self, moves: list[Move], launch: Launch) -> NDArray[np.int32]:
+        """Sampled tokens [N], one for each sequence of the launch that samples."""
+        marks = [perf_counter_ns()]
+        self.store.apply(moves)
+        marks.append(perf_counter_ns())
+        view = make_view(
+            self.strategy.table.data[launch.row_B], launch.start_B, launch.stop_B, self.strategy.block_size
+        )
+        marks.append(perf_counter_ns())
+        logits_NV = self._forward(launch, Attention(self.store, view, self.scale))
+        marks.append(perf_counter_ns())
+        token_N = self._sample(logits_NV, launch)
+        marks.append(perf_counter_ns())
+        for part, begin, end in zip(self.ns, marks, marks[1:], strict=False):
+            self.ns[part] += end - begin
+        return token_N
+
+    def warm_up(self) -> None:
+        """One small launch over memory of its own: first-call costs stay out of the run's times."""
+        shape, stop_B = self.model.shape, np.array([8, 1])
+        scratch = DenseStore(shape.layers, 16, shape.kv_heads, shape.head_dim, self.store.layer(0)[0].dtype)
+        view = make_view(np.array([[0], [1]], np.int32), np.zeros(2, np.int64), stop_B, 8)
+        _, position_T = packed(stop_B, np.zeros(2, np.int64), stop_B)
+        zeros_T = torch.zeros(9, dtype=torch.int64)
+        for _ in range(2):
+            self.model(
+                zeros_T,
+                torch.from_numpy(position_T),
+                Attention(scratch, view, self.scale),
+                torch.tensor([7, 8]),
+            )
+        scratch.close()
+
+    def _forward(self, launch: Launch, attention: Attention) -> Tensor:
+        assert launch.ids_T is not None
+        _, position_T = packed(launch.lane_B, launch.start_B, launch.stop_B)
+        last_B = np.cumsum(launch.stop_B - launch.start_B) - 1
+        rows_N = torch.from_numpy(last_B[launch.samples_B])
+        ids_T = torch.from_numpy(launch.ids_T.astype(np.int64))
+        return self.model(ids_T, torch.from_numpy(position_T), attention, rows_N)
+
+    def _sample(self, logits_NV: Tensor, launch: Launch) -> NDArray[np.int32]:
+        lanes, lane_N = self.lanes, launch.lane_B[launch.samples_B]
+        position_N = launch.stop_B[launch.samples_B]
+        return self.sampler(
+            logits_NV, lanes.id[lane_N], position_N, lanes.temperature[lane_N], lanes.seed[lane_N]
+        )

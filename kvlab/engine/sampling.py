@@ -1,0 +1,46 @@
+"""From logits to tokens. What a request gets depends on its seed and the position alone, never on its batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+TIE_GAP = 1e-4  # a greedy choice by less than this may fall differently under another rounding
+
+
+@dataclass(slots=True)
+class Sampler:
+    """Greedy where the temperature is 0, else by Gumbel's trick with a random stream per request and position."""
+
+    ties: list[tuple[int, int]] = field(default_factory=list)  # (request, position) of close greedy choices
+
+    def __call__(
+        self,
+        logits_NV: Tensor,
+        request_N: NDArray[np.int64],
+        position_N: NDArray[np.int64],
+        temperature_N: NDArray[np.float64],
+        seed_N: NDArray[np.int64],
+    ) -> NDArray[np.int32]:
+        """Token ids [N]; position_N is where each will stand in its sequence."""
+        hot = np.flatnonzero(temperature_N > 0)
+        for n in hot.tolist():
+            noise_V = gumbel(int(seed_N[n]), int(request_N[n]), int(position_N[n]), logits_NV.shape[1])
+            logits_NV[n] = logits_NV[n] / float(temperature_N[n]) + torch.from_numpy(noise_V).to(
+                logits_NV.dtype
+            )
+        best_N, token_N = logits_NV.max(dim=1)
+        logits_NV.scatter_(1, token_N[:, None], float("-inf"))
+        close_N = (best_N - logits_NV.amax(dim=1) < TIE_GAP).numpy() & (temperature_N == 0)
+        self.ties += zip(request_N[close_N].tolist(), position_N[close_N].tolist(), strict=True)
+        return token_N.numpy().astype(np.int32)
+
+
+def gumbel(seed: int, request: int, position: int, size: int) -> NDArray[np.float64]:
+    """Gumbel noise [size] of one position of one request: a counter-based stream, no state between calls."""
+    bits = np.random.Philox(key=np.array([seed, request], np.uint64), counter=position << 64)
+    return np.random.Generator(bits).gumbel(size=size)

@@ -1,0 +1,223 @@
+"""Who runs this step: first come first served, growth before admission, preemption by recomputation.
+
+Asks the strategy, owns no memory. One plan a step; `done` takes the tokens that the launch brought.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvlab.engine.axes import Admission, Forecast, Victim
+from kvlab.engine.lanes import Lanes, Launch, Sequence
+from kvlab.engine.metered import Metered
+from kvlab.request import Request
+from kvlab.strategy import Arrival, Grant, Move, Strategy
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the scheduler did, for the record."""
+
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    hit_tokens: int = 0
+    input_tokens: int = 0  # of first admissions
+    admissions: int = 0
+    ended: list[Sequence] = field(
+        default_factory=list
+    )  # finished, refused and failed ones, in that order of events
+
+
+class Scheduler:
+    """The waiting queue and the running lanes, over one strategy."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        lanes: Lanes,
+        *,
+        admission: Admission,
+        victim: Victim,
+        forecast: Forecast,
+        eos: tuple[int, ...] = (),
+    ) -> None:
+        self.strategy, self.lanes, self.eos = strategy, lanes, np.asarray(eos, np.int32)
+        self.admission, self.victim, self.forecast = admission, victim, forecast
+        self.metered, self.tally = Metered(strategy), Tally()
+        self.waiting: deque[Sequence] = deque()
+        self.moves: list[Move] = []
+        self.arrivals: dict[int, Arrival] = {}  # of those that wait: one object for as long
+        self.refused_at = -1  # `changes` when the head of the queue was refused last
+        self.changes = 0  # releases so far: only they make room
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.waiting) or len(self.lanes) > 0
+
+    # --- requests come
+
+    def enqueue(self, request: Request) -> None:
+        """A request has arrived: it waits, or is refused if it could never fit."""
+        sequence = Sequence(request, request.prompt_len)
+        if request.limit > self.strategy.longest:
+            self._end(
+                sequence,
+                "refused",
+                f"may grow to {request.limit:,} tokens, longest here is {self.strategy.longest:,}",
+            )
+            return
+        self.waiting.append(sequence)
+
+    # --- one step
+
+    def plan(self) -> Launch | None:
+        """Room for what this step computes; None when nobody runs. The moves are in `take_moves`."""
+        preemptions = self.tally.preemptions
+        self._grow()
+        if preemptions == self.tally.preemptions:
+            self._admit()
+        self._drain()
+        return self.lanes.launch(self.strategy.memory.chunk) if len(self.lanes) else None
+
+    def take_moves(self) -> list[Move]:
+        moves, self.moves = self.moves, []
+        return moves
+
+    def done(self, launch: Launch, token_N: NDArray[np.int32], now: float) -> None:
+        """The launch is over: `token_N` are the sampled tokens, one for each that samples; `now` in seconds."""
+        lanes, lane_N = self.lanes, launch.lane_B[launch.samples_B]
+        lanes.stored[launch.lane_B] = launch.stop_B
+        known_N = lanes.known[lane_N]
+        if lanes.ids is not None:
+            lanes.ids[lane_N, known_N] = token_N
+        lanes.known[lane_N] = known_N + 1
+        self._tell_prefills(launch)
+        for lane in lane_N[known_N == lanes.prompt[lane_N]].tolist():
+            lanes.at(lane).first_token_s = now
+        over_N = lanes.known[lane_N] >= lanes.end[lane_N]
+        if len(self.eos):
+            over_N |= np.isin(token_N, self.eos) & (lanes.final[lane_N] < 0)
+        for lane in lane_N[over_N].tolist():
+            self._finish(lane, now)
+
+    # --- growth and preemption
+
+    def _grow(self) -> None:
+        lanes = self.lanes
+        order = lanes.order
+        upto = np.minimum(lanes.known[order], lanes.stored[order] + self.strategy.memory.chunk)
+        asks = upto > lanes.room[order]
+        for lane, length in zip(order[asks].tolist(), upto[asks].tolist(), strict=True):
+            if lanes.sequence[lane] is not None:  # else preempted by an older one of this very loop
+                self._extend(lane, length)
+
+    def _extend(self, lane: int, upto: int) -> None:
+        sequence, stored = self.lanes.at(lane), int(self.lanes.stored[lane])
+        self._tell(lane)
+        while (room := self.metered.extend(sequence.id, stored, upto)) is None:
+            if len(self.lanes) == 1:
+                if self._drain():  # what an undrained move still reads is held until then
+                    continue
+                reason = f"alone, it could not grow from {stored:,} to {upto:,} tokens"
+                self._end(self._take_off(lane), "failed", reason)
+                return
+            victim = self._lane_of(self.victim.choose(self.lanes.running(), sequence.id))
+            self._preempt(victim)
+            if victim == lane:
+                return
+        self.lanes.room[lane] = room
+
+    def _preempt(self, lane: int) -> None:
+        sequence = self._take_off(lane)
+        sequence.preemptions += 1
+        self.tally.preemptions += 1
+        self.waiting.appendleft(sequence)  # the newest goes first, so the oldest ends up in front
+
+    # --- admission
+
+    def _admit(self) -> None:
+        while self.waiting and self.lanes.spare and self.refused_at != self.changes:
+            sequence = self.waiting[0]
+            grant = self._ask(sequence)
+            if grant is None and not len(self.lanes) and self._drain():
+                grant = self._ask(sequence)
+            if grant is not None:
+                self._start(self.waiting.popleft(), grant)
+            elif len(self.lanes):
+                self.refused_at = self.changes  # nothing but a release can change the answer
+            else:
+                reason = f"alone, there was no room for {sequence.known:,} tokens and one more"
+                self._end(self.waiting.popleft(), "failed", reason)
+
+    def _ask(self, sequence: Sequence) -> Grant | None:
+        arrival = self.arrivals.get(sequence.id)
+        if arrival is None:
+            arrival = self.arrivals[sequence.id] = self._arrival(sequence)
+        terms = self.admission.terms(arrival, len(self.lanes), self.strategy.usage())
+        return None if terms is None else self.metered.admit(arrival, *terms)
+
+    def _arrival(self, sequence: Sequence) -> Arrival:
+        request, ids = sequence.request, None
+        if request.prompt is not None:
+            ids = np.concatenate((request.prompt, sequence.output))
+            ids.flags.writeable = False
+        expected = self.forecast.expect(request)
+        return Arrival(sequence.id, sequence.known, request.prompt_len, request.limit, expected, ids)
+
+    def _start(self, sequence: Sequence, grant: Grant) -> None:
+        del self.arrivals[sequence.id]
+        self.lanes.add(sequence, self.strategy.table.row[sequence.id], grant.hit, grant.room)
+        self.tally.admissions += 1
+        if sequence.preemptions:
+            self.tally.recomputed_tokens += max(0, sequence.lost - grant.hit)
+        else:
+            self.tally.input_tokens += sequence.known
+            self.tally.hit_tokens += grant.hit
+
+    # --- departures
+
+    def _finish(self, lane: int, now: float) -> None:
+        sequence = self._take_off(lane)
+        sequence.finish_s = now
+        self._end(sequence, "finished", "")
+
+    def _end(self, sequence: Sequence, outcome: str, reason: str) -> None:
+        self.arrivals.pop(sequence.id, None)
+        sequence.outcome, sequence.reason = outcome, reason
+        self.tally.ended.append(sequence)
+
+    def _take_off(self, lane: int) -> Sequence:
+        self._tell(lane)
+        stored = int(self.lanes.stored[lane])
+        sequence = self.lanes.remove(lane)
+        sequence.lost = stored
+        self.metered.release(sequence.id)
+        self.changes += 1
+        return sequence
+
+    # --- what the strategy is told
+
+    def _tell(self, lane: int) -> None:
+        if self.metered.tells:
+            stored = int(self.lanes.stored[lane])
+            ids = None if self.lanes.ids is None else self.lanes.ids[lane, :stored]
+            self.metered.wrote(self.lanes.at(lane).id, stored, ids)
+
+    def _tell_prefills(self, launch: Launch) -> None:
+        if self.metered.tells:
+            for lane in launch.lane_B[launch.stop_B - launch.start_B > 1].tolist():
+                self._tell(lane)
+
+    def _drain(self) -> bool:
+        """Take the strategy's moves over; whether there were any."""
+        moves = self.metered.drain()
+        self.moves += moves
+        return bool(moves)
+
+    def _lane_of(self, seq: int) -> int:
+        order = self.lanes.order
+        return int(order[self.lanes.id[order] == seq][0])

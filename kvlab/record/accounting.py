@@ -1,0 +1,82 @@
+"""Where every byte of the pool is: one arithmetic for all strategies, computed outside them.
+
+    pool = token state + reservation + internal + cached + external
+
+token state: slots written. reservation: slots not yet written that their sequence will use. internal: slots
+given to a sequence that will never use them (its true length is known only afterwards, or to the trace).
+cached: owned by nobody, kept for a hit. external: everything else: free, rounded up beyond every room, and
+what the pool's size leaves over. After Fig. 2 of the PagedAttention paper (Kwon et al., SOSP 2023, 3.1).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvlab.strategy import Memory, Usage
+
+
+class AccountingError(AssertionError):
+    """A strategy's books do not add up: its figures would be worthless."""
+
+
+class Split(NamedTuple):
+    """Bytes; the five add up to the pool."""
+
+    token_state: int
+    reservation: int
+    internal: int
+    cached: int
+    external: int
+
+
+def split(
+    memory: Memory,
+    usage: Usage,
+    stored_B: NDArray[np.int64],
+    room_B: NDArray[np.int64],
+    final_B: NDArray[np.int64],
+) -> Split:
+    """The split of memory.bytes with these sequences live; counts in tokens, final_B what each will have used.
+
+    Where a final length is not known (-1), all its unused room counts as reservation.
+    """
+    final_B = np.where(final_B < 0, room_B, final_B)
+    stored, room = int(stored_B.sum()), int(room_B.sum())
+    reservation = int(np.maximum(np.minimum(room_B, final_B) - stored_B, 0).sum())
+    internal = room - stored - reservation
+    shared = room * memory.token_bytes - (usage.held - usage.rounded)
+    token_state = stored * memory.token_bytes - shared
+    external = memory.bytes - usage.held - usage.cached + usage.rounded
+    parts = Split(
+        token_state, reservation * memory.token_bytes, internal * memory.token_bytes, usage.cached, external
+    )
+    _check(memory, usage, parts, shared)
+    return parts
+
+
+def _check(memory: Memory, usage: Usage, parts: Split, shared: int) -> None:
+    fits = usage.held + usage.cached <= memory.bytes and 0 <= shared <= usage.held
+    if sum(parts) != memory.bytes or min(parts) < 0 or not fits:
+        raise AccountingError(
+            f"the pool of {memory.bytes:,} bytes is not {parts} with {usage} and {shared:,} shared"
+        )
+
+
+class Identity:
+    """held + cached + free never changes, whatever happens."""
+
+    def __init__(self, memory: Memory, usage: Usage) -> None:
+        self.capacity = usage.held + usage.cached + usage.free
+        if usage.held or self.capacity > memory.bytes:
+            raise AccountingError(f"a new strategy over {memory.bytes:,} bytes says {usage}")
+
+    def check(self, usage: Usage) -> None:
+        if usage.held + usage.cached + usage.free != self.capacity:
+            raise AccountingError(
+                f"held + cached + free was {self.capacity:,} bytes and is now that of {usage}"
+            )
+        if usage.backed is not None and usage.backed < usage.held:
+            raise AccountingError(f"{usage.held:,} bytes are held, {usage.backed:,} are backed by memory")

@@ -1,0 +1,154 @@
+"""One run: from a resolved configuration to a result. Knows neither Hydra nor W&B."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvlab.build import build_strategy
+from kvlab.engine.capacity import describe, pool_bytes
+from kvlab.engine.engine import Engine
+from kvlab.model.load import shape_of
+from kvlab.model.shape import Shape
+from kvlab.record import files, summary
+from kvlab.record.others import BUSY_ABOVE, OthersShare
+from kvlab.strategy import Strategy
+from kvlab.workload.make import Workload, make
+from kvlab.workload.make import describe as describe_workload
+
+if TYPE_CHECKING:  # torch takes two seconds that a refusal need not wait for
+    from kvlab.engine.executor import RealExecutor
+
+Report = Callable[[str], None]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """What is known of a run before anything heavy is loaded."""
+
+    shape: Shape
+    workload: Workload
+    strategy: Strategy
+    capacity: dict[str, Any]
+
+
+def plan(config: dict[str, Any]) -> Plan:
+    """Checks the configuration as far as it can without a model; raises UsageError."""
+    shape = shape_of(config["model"])
+    token_bytes = shape.token_bytes(config["dtype"])
+    strategy = build_strategy(config, token_bytes, shape.layers, pool_bytes(config, token_bytes))
+    workload = make(
+        config["workload"],
+        seed=int(config["seed"]),
+        max_len=int(config["max_len"]),
+        vocab=shape.vocab,
+        temperature=float(config["engine"]["temperature"]),
+    )
+    return Plan(shape, workload, strategy, describe(strategy, int(config.get("page_group_bytes") or 0)))
+
+
+def execute(
+    config: dict[str, Any], directory: Path, report: Report | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Carry the run out; writes its series into `directory` and returns its result (status ok or refused).
+
+    report: called with lines for people. progress: called with (requests ended, requests).
+    """
+    say = report or (lambda line: None)
+    planned = plan(config)
+    say(planned.capacity["line"])
+    say(describe_workload(planned.workload))
+    if reason := _refusal(planned):
+        return {**_identity(config, planned), "status": "refused", "reason": reason}
+    return {
+        **_identity(config, planned),
+        "status": "ok",
+        "reason": "",
+        **_serve(config, planned, directory, progress),
+    }
+
+
+def _refusal(planned: Plan) -> str:
+    """Why not one request can be served; empty when some can."""
+    requests, longest = planned.workload.requests, planned.strategy.longest
+    if not requests:
+        return f"every request is longer than max_len={planned.strategy.memory.max_len:,}"
+    least = min(request.limit for request in requests)
+    if least <= longest:
+        return ""
+    return (
+        f"no request fits: they may grow to {least:,} tokens or more, the longest that this pool is sure to hold "
+        f"is {longest:,}; raise pool_bytes (now {planned.capacity['pool_bytes']:,}) or lower max_len"
+    )
+
+
+def _identity(config: dict[str, Any], planned: Plan) -> dict[str, Any]:
+    arrivals = {request.arrival_s for request in planned.workload.requests}
+    return {
+        "strategy": config["strategy"]["name"],
+        "executor": config["executor"],
+        "device": config["device"],
+        "seed": int(config["seed"]),
+        "deterministic": arrivals <= {0.0} or config["engine"]["clock"] == "steps",
+        "capacity": planned.capacity,
+        "workload": planned.workload.info,
+        "num_requests": len(planned.workload.requests) + len(planned.workload.refused),
+        "num_refused": len(planned.workload.refused),
+    }
+
+
+def _serve(
+    config: dict[str, Any], planned: Plan, directory: Path, progress: Progress | None
+) -> dict[str, Any]:
+    from kvlab.engine.real import real_engine
+    from kvlab.kernels.attention import kernel_name
+
+    requests = planned.workload.requests
+    with real_engine(
+        config, planned.strategy, requests, progress=_counted(progress, len(requests))
+    ) as engine:
+        others = OthersShare()
+        engine.run()
+        share = others.share()
+    _write(directory, engine)
+    return {
+        "kernel": kernel_name(),
+        **_metrics(planned, engine),
+        **_step_times(engine),
+        "others_cpu_share": share,
+        "timing_valid": bool(config["timing"]) and share is not None and share <= BUSY_ABOVE,
+    }
+
+
+def _counted(progress: Progress | None, total: int) -> Callable[[int], None] | None:
+    return None if progress is None else lambda ended: progress(ended, total)
+
+
+def _write(directory: Path, engine: Engine[RealExecutor]) -> None:
+    ended = engine.scheduler.tally.ended
+    files.write_steps(directory / "steps.csv", engine.recorder.rows)
+    files.write_requests(directory / "requests.csv", ended)
+    files.write_outputs(directory / "outputs.jsonl", ended, engine.executor.sampler.ties)
+
+
+def _metrics(planned: Plan, engine: Engine[RealExecutor]) -> dict[str, Any]:
+    rows, tally = summary.columns(engine.recorder.rows), engine.scheduler.tally
+    refused = sum(sequence.outcome == "refused" for sequence in tally.ended)
+    return {
+        **summary.memory_metrics(rows, planned.strategy.memory.bytes),
+        **summary.work_metrics(tally, rows),
+        "num_refused": len(planned.workload.refused) + refused,
+        "num_ties": len(set(engine.executor.sampler.ties)),
+        "output_digest": summary.output_digest(tally.ended),
+        "counts": dict(planned.strategy.counts),
+    }
+
+
+def _step_times(engine: Engine[RealExecutor]) -> dict[str, float]:
+    """Mean microseconds of a step's parts."""
+    parts = {"allocator": engine.scheduler.metered.ns, **engine.executor.ns}
+    steps = max(1, len(engine.recorder.rows))
+    return {f"{part}_us_per_step": ns / 1e3 / steps for part, ns in parts.items()}

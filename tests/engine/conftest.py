@@ -1,0 +1,180 @@
+"""A memory in which every slot remembers the whole prefix behind the token it holds.
+
+Whatever a strategy does, each live token must be where its table says, with the right prefix: so these tests
+check strategies and scheduler together, without a model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from math import gcd
+
+import numpy as np
+import pytest
+
+from kvlab.engine.axes import Limit, Newest, PromptPlusOne
+from kvlab.engine.clock import StepClock
+from kvlab.engine.engine import Engine
+from kvlab.engine.lanes import Lanes, Launch
+from kvlab.engine.scheduler import Scheduler
+from kvlab.record.recorder import Recorder
+from kvlab.request import Request
+from kvlab.strategies.contiguous import Contiguous
+from kvlab.strategies.paged import Paged
+from kvlab.strategies.vattention import VAttention
+from kvlab.strategy import Copy, Drop, Map, Memory, Strategy, Unmap
+
+VOCAB = 50
+
+
+class ShadowMemory:
+    """Contents by slot, or by piece of a page group where slots are virtual (a token may straddle two groups)."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy, self.memory = strategy, strategy.memory
+        self.contents: dict[tuple[int, int], str] = {}
+        self.mapping: dict[int, int] = {}
+        self.ever: set[int] = set()
+
+    def places(self, slot: int) -> list[tuple[int, int]]:
+        if not self.strategy.virtual:
+            return [(0, slot)]
+        token, group = self.memory.token_bytes, self.memory.page_group_bytes
+        piece = gcd(token, group)
+        bytes_at = range(slot * token, (slot + 1) * token, piece)
+        return [(self.mapping[at // group], at % group) for at in bytes_at]
+
+    def write(self, slot: int, value: str) -> None:
+        for place in self.places(slot):
+            self.contents[place] = value
+
+    def read(self, slot: int) -> str:
+        found = {self.contents.get(place, "nothing") for place in self.places(slot)}
+        return found.pop() if len(found) == 1 else "torn"
+
+    def apply(self, moves: list) -> None:
+        for move in moves:
+            match move:
+                case Map(virtual, physical, _):
+                    assert virtual not in self.mapping
+                    assert physical not in self.mapping.values()
+                    assert 0 <= physical < self.memory.bytes // self.memory.page_group_bytes
+                    self.mapping[virtual] = physical
+                    self.ever.add(physical)
+                case Unmap(virtual, _):
+                    del self.mapping[virtual]
+                case Copy(source, target, tokens, _):
+                    for i in range(tokens):
+                        self.write(target + i, self.read(source + i))
+                case Drop():
+                    raise AssertionError("nobody drops")
+
+
+def chain(ids: np.ndarray) -> list[str]:
+    """For each token: a hash of it and everything before it."""
+    state, out = hashlib.sha1(), []
+    for token in ids.tolist():
+        state.update(token.to_bytes(4, "little"))
+        out.append(state.hexdigest())
+    return out
+
+
+class ShadowExecutor:
+    """Writes and reads every token through the tables; the next token is a function of the whole prefix read."""
+
+    def __init__(self, strategy: Strategy, lanes: Lanes) -> None:
+        self.strategy, self.lanes, self.memory = strategy, lanes, ShadowMemory(strategy)
+        self.launches = 0
+
+    def run(self, moves: list, launch: Launch) -> np.ndarray:
+        self.launches += 1
+        self.memory.apply(moves)
+        tokens, seen = [], set()
+        for b, lane in enumerate(launch.lane_B.tolist()):
+            seq, start, stop = int(self.lanes.id[lane]), int(launch.start_B[b]), int(launch.stop_B[b])
+            assert stop <= self.lanes.room[lane]
+            links = chain(self.lanes.ids[lane, :stop])
+            slots = self.strategy.slots(seq, 0, 0, stop).tolist()
+            assert not seen & set(slots), "two sequences share a slot"
+            assert len(set(slots)) == len(slots)
+            seen |= set(slots)
+            for position in range(start, stop):
+                self.memory.write(slots[position], links[position])
+            assert [self.memory.read(slot) for slot in slots] == links
+            if launch.samples_B[b]:
+                tokens.append(int(links[-1][:8], 16) % VOCAB)
+        if self.strategy.virtual:
+            usage = self.strategy.usage()
+            assert usage.backed == len(self.memory.mapping) * self.strategy.memory.page_group_bytes
+        return np.array(tokens, np.int32)
+
+
+@pytest.fixture
+def memory():
+    def make(
+        tokens: int,
+        *,
+        max_len: int = 64,
+        max_seqs: int = 16,
+        group_tokens: float = 8,
+        chunk: int | None = None,
+    ):
+        token_bytes = 48
+        return Memory(
+            bytes=tokens * token_bytes,
+            token_bytes=token_bytes,
+            max_len=max_len,
+            max_seqs=max_seqs,
+            chunk=chunk or max_len,
+            page_group_bytes=int(group_tokens * token_bytes),
+        )
+
+    return make
+
+
+STRATEGIES = {
+    "contiguous": lambda memory: Contiguous(memory),
+    "paged": lambda memory: Paged(memory, 4),
+    "paged1": lambda memory: Paged(memory, 1),
+    "vattention": lambda memory: VAttention(memory),
+}
+
+
+@pytest.fixture(params=STRATEGIES)
+def make_strategy(request):
+    return STRATEGIES[request.param]
+
+
+@pytest.fixture
+def serve():
+    """Run requests through an engine over shadow memory; returns the engine, already run."""
+
+    def run(strategy: Strategy, requests: list[Request], **options) -> Engine:
+        lanes = Lanes(strategy.memory.max_seqs, strategy.memory.max_len)
+        scheduler = Scheduler(
+            strategy, lanes, admission=PromptPlusOne(), victim=Newest(), forecast=Limit(), **options
+        )
+        engine = Engine(
+            requests, scheduler, ShadowExecutor(strategy, lanes), StepClock(), Recorder(strategy, lambda: 0)
+        )
+        engine.run()
+        return engine
+
+    return run
+
+
+@pytest.fixture
+def requests():
+    """Random requests by seed: prompts and outputs of 1 to `longest` tokens together."""
+
+    def make(count: int, longest: int, seed: int = 0, gap_s: float = 0.0) -> list[Request]:
+        rng = np.random.default_rng(seed)
+        made = []
+        for index in range(count):
+            prompt = int(rng.integers(1, longest))
+            output = int(rng.integers(1, longest - prompt + 1))
+            ids = rng.integers(0, VOCAB, prompt).astype(np.int32)
+            made.append(Request(index, prompt, output, longest, index * gap_s, ids))
+        return made
+
+    return make

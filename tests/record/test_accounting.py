@@ -1,0 +1,66 @@
+"""Where every byte of the pool is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kvlab.record.accounting import AccountingError, Identity, split
+from kvlab.record.recorder import Step
+from kvlab.record.summary import columns, memory_metrics, saturated
+from kvlab.strategy import Memory, Usage
+
+MEMORY = Memory(bytes=1000, token_bytes=10, max_len=50, max_seqs=4, chunk=50)
+
+
+def test_figure_3_of_the_pagedattention_paper():
+    """Request A: 7 prompt tokens and 1 generated, 2 to come, room 2048; B: 3 prompt, 1 to come, room 512."""
+    memory = Memory(bytes=4096, token_bytes=1, max_len=2048, max_seqs=4, chunk=2048)
+    parts = split(memory, Usage(2560, 0, 1536, 0), np.array([8, 3]), np.array([2048, 512]), np.array([10, 4]))
+    assert parts == (11, 2 + 1, 2038 + 508, 0, 1536)
+
+
+def test_round_up_left_over_bytes_and_free_are_external():
+    usage = Usage(held=300, cached=100, free=550, largest=0, rounded=40)  # 50 bytes the strategy cannot use
+    parts = split(MEMORY, usage, np.array([5, 10]), np.array([10, 16]), np.array([9, 20]))
+    assert parts.token_state == 150
+    assert parts.reservation == 40 + 60
+    assert parts.internal == 10
+    assert parts.cached == 100
+    assert parts.external == 550 + 50 + 40
+    assert sum(parts) == 1000
+
+
+@pytest.mark.parametrize("usage", [Usage(250, 0, 750, 0), Usage(1100, 0, 0, 0, 840), Usage(260, -10, 750, 0)])
+def test_books_that_do_not_add_up_are_an_error(usage):
+    """Holding less than the rooms (nobody shares here: more than is stored), or more than there is."""
+    with pytest.raises(AccountingError):
+        split(MEMORY, usage, np.array([0, 0]), np.array([10, 16]), np.array([9, 20]))
+
+
+def test_capacity_must_not_change():
+    identity = Identity(MEMORY, Usage(0, 0, 960, 10))
+    identity.check(Usage(500, 60, 400, 10))
+    with pytest.raises(AccountingError, match="960"):
+        identity.check(Usage(500, 60, 410, 10))
+    with pytest.raises(AccountingError, match="backed"):
+        identity.check(Usage(500, 60, 400, 10, 0, 490))
+
+
+def row(dt: float, running: int, decode: int, token_state: int, admissions: int) -> Step:
+    return Step(
+        0.0, dt, running, 0, 0, decode, token_state, 10, 20, 0, 0, token_state + 30, 1000, 1000, 0, admissions
+    )
+
+
+def test_shares_are_weighted_by_time_over_the_saturated_window():
+    rows = columns([row(1, 2, 0, 100, 2), row(3, 2, 2, 500, 2), row(2, 4, 3, 200, 3), row(10, 1, 1, 50, 3)])
+    assert saturated(rows) == 2  # the queue last emptied at the step that admitted the third
+    metrics = memory_metrics(rows, 1000)
+    assert metrics["utilization"] == pytest.approx((100 + 3 * 500) / 4 / 1000)
+    assert metrics["allocated_utilization"] == pytest.approx(1600 / (130 + 3 * 530))
+    assert metrics["utilization.whole"] == pytest.approx((100 + 1500 + 400 + 500) / 16 / 1000)
+    assert metrics["mean_batch_size"] == 2  # the step that only computed prompts is counted apart
+    assert metrics["prefill_only_steps"] == 1
+    assert metrics["mean_batch_size.whole"] == pytest.approx((2 + 4 + 1) / 3)
+    assert metrics["waste"]["internal"] == pytest.approx(0.02)
