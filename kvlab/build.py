@@ -16,9 +16,7 @@ def target(node: dict[str, Any]) -> type[Any]:
     try:
         found: type[Any] = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(
-            f"_target_={path}: no such class ({error}); give it as package.module.Class"
-        ) from None
+        raise UsageError(f"_target_={path}: no such class ({error}); give it as package.module.Class") from None
     return found
 
 

@@ -14,9 +14,7 @@ class Request:
 
     id: int  # 0, 1, 2 ... in order of arrival
     prompt_len: int
-    output_len: (
-        int | None
-    )  # tokens it will generate, end-of-text ignored; None: until end-of-text or the limit
+    output_len: int | None  # tokens it will generate, end-of-text ignored; None: until end-of-text or the limit
     limit: int  # tokens, prompt included, that the client declared it may ever hold
     arrival_s: float = 0.0
     prompt: NDArray[np.int32] | None = None  # read-only [prompt_len]; None: a run of lengths only

@@ -100,16 +100,12 @@ def _identity(config: dict[str, Any], planned: Plan) -> dict[str, Any]:
     }
 
 
-def _serve(
-    config: dict[str, Any], planned: Plan, directory: Path, progress: Progress | None
-) -> dict[str, Any]:
+def _serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Progress | None) -> dict[str, Any]:
     from kvlab.engine.real import real_engine
     from kvlab.kernels.attention import kernel_name
 
     requests = planned.workload.requests
-    with real_engine(
-        config, planned.strategy, requests, progress=_counted(progress, len(requests))
-    ) as engine:
+    with real_engine(config, planned.strategy, requests, progress=_counted(progress, len(requests))) as engine:
         others = OthersShare()
         engine.run()
         share = others.share()

@@ -39,9 +39,7 @@ class Memory:
     max_len: int  # tokens: no sequence grows longer
     max_seqs: int  # sequences on the device at once
     chunk: int  # tokens of one sequence that one launch writes, at most
-    windows: tuple[int | None, ...] = (
-        None,
-    )  # per layer: last tokens a query reads, itself included; None: all
+    windows: tuple[int | None, ...] = (None,)  # per layer: last tokens a query reads, itself included; None: all
     page_group_bytes: int = 0  # one page group in all reservations together
 
     def page_groups(self, tokens: int) -> int:
@@ -109,9 +107,7 @@ class Strategy(ABC):
     Unknown or repeated sequences raise KeyError. A wrong configuration raises ValueError in __init__.
     """
 
-    block_size: (
-        int | None
-    )  # slots per table entry; None: one entry, the slot at which the sequence's row starts
+    block_size: int | None  # slots per table entry; None: one entry, the slot at which the sequence's row starts
     virtual: ClassVar[bool] = False  # slots have memory only where Map put it
 
     def __init__(self, memory: Memory, block_size: int | None = None, slots: int | None = None) -> None:
@@ -125,9 +121,7 @@ class Strategy(ABC):
         self.tables = tuple(Tables(memory.max_seqs, width) for _ in self.groups)
         self.table = self.tables[0]
         self.moves: list[Move] = []
-        self.counts: Counter[str] = (
-            Counter()
-        )  # what only the strategy can see; a key not there is not reported
+        self.counts: Counter[str] = Counter()  # what only the strategy can see; a key not there is not reported
 
     @property
     @abstractmethod
@@ -195,9 +189,7 @@ class Strategy(ABC):
         table, position = self.tables[group][seq], np.arange(start, stop, dtype=np.int64)
         if self.block_size is None:
             return int(table[0]) + position
-        return (
-            table[position // self.block_size].astype(np.int64) * self.block_size + position % self.block_size
-        )
+        return table[position // self.block_size].astype(np.int64) * self.block_size + position % self.block_size
 
 
 def runs(source: NDArray[np.int64], target: NDArray[np.int64]) -> Iterable[tuple[int, int, int]]:

@@ -85,6 +85,4 @@ class RealExecutor:
     def _sample(self, logits_NV: Tensor, launch: Launch) -> NDArray[np.int32]:
         lanes, lane_N = self.lanes, launch.lane_B[launch.samples_B]
         position_N = launch.stop_B[launch.samples_B]
-        return self.sampler(
-            logits_NV, lanes.id[lane_N], position_N, lanes.temperature[lane_N], lanes.seed[lane_N]
-        )
+        return self.sampler(logits_NV, lanes.id[lane_N], position_N, lanes.temperature[lane_N], lanes.seed[lane_N])

@@ -19,9 +19,7 @@ class Sequence:
 
     request: Request
     known: int  # tokens: the prompt, and the output so far
-    output: NDArray[np.int32] = field(
-        default_factory=lambda: np.empty(0, np.int32)
-    )  # kept while it is not running
+    output: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))  # kept while it is not running
     lane: int = -1  # -1: not on the device
     lost: int = 0  # tokens stored when it was preempted last
     preemptions: int = 0
@@ -61,9 +59,7 @@ class Lanes:
         self.prompt = np.zeros(max_seqs, np.int64)  # tokens of the prompt
         self.room = np.zeros(max_seqs, np.int64)  # tokens it may hold before it must ask
         self.end = np.zeros(max_seqs, np.int64)  # tokens at which it is done, end-of-text aside
-        self.final = np.zeros(
-            max_seqs, np.int64
-        )  # slots it will have used when done, where a trace knows; else -1
+        self.final = np.zeros(max_seqs, np.int64)  # slots it will have used when done, where a trace knows; else -1
         self.ids = np.zeros((max_seqs, max_len), np.int32) if with_ids else None
         self.order = np.empty(0, np.int64)  # lanes in use, oldest admission first
         self.spare = list(range(max_seqs))[::-1]

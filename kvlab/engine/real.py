@@ -46,8 +46,6 @@ def real_engine(
         executor = RealExecutor(model, store, strategy, lanes)
         executor.warm_up()
         clock = StepClock() if config["engine"]["clock"] == "steps" else WallClock()
-        yield Engine(
-            requests, scheduler, executor, clock, Recorder(strategy, store.committed_bytes), progress
-        )
+        yield Engine(requests, scheduler, executor, clock, Recorder(strategy, store.committed_bytes), progress)
     finally:
         store.close()

@@ -30,9 +30,7 @@ class Sampler:
         hot = np.flatnonzero(temperature_N > 0)
         for n in hot.tolist():
             noise_V = gumbel(int(seed_N[n]), int(request_N[n]), int(position_N[n]), logits_NV.shape[1])
-            logits_NV[n] = logits_NV[n] / float(temperature_N[n]) + torch.from_numpy(noise_V).to(
-                logits_NV.dtype
-            )
+            logits_NV[n] = logits_NV[n] / float(temperature_N[n]) + torch.from_numpy(noise_V).to(logits_NV.dtype)
         best_N, token_N = logits_NV.max(dim=1)
         logits_NV.scatter_(1, token_N[:, None], float("-inf"))
         close_N = (best_N - logits_NV.amax(dim=1) < TIE_GAP).numpy() & (temperature_N == 0)

@@ -27,9 +27,7 @@ class Tally:
     hit_tokens: int = 0
     input_tokens: int = 0  # of first admissions
     admissions: int = 0
-    ended: list[Sequence] = field(
-        default_factory=list
-    )  # finished, refused and failed ones, in that order of events
+    ended: list[Sequence] = field(default_factory=list)  # finished, refused and failed ones, in that order of events
 
 
 class Scheduler:

@@ -50,9 +50,7 @@ def split(
     shared = room * memory.token_bytes - (usage.held - usage.rounded)
     token_state = stored * memory.token_bytes - shared
     external = memory.bytes - usage.held - usage.cached + usage.rounded
-    parts = Split(
-        token_state, reservation * memory.token_bytes, internal * memory.token_bytes, usage.cached, external
-    )
+    parts = Split(token_state, reservation * memory.token_bytes, internal * memory.token_bytes, usage.cached, external)
     _check(memory, usage, parts, shared)
     return parts
 
@@ -60,9 +58,7 @@ def split(
 def _check(memory: Memory, usage: Usage, parts: Split, shared: int) -> None:
     fits = usage.held + usage.cached <= memory.bytes and 0 <= shared <= usage.held
     if sum(parts) != memory.bytes or min(parts) < 0 or not fits:
-        raise AccountingError(
-            f"the pool of {memory.bytes:,} bytes is not {parts} with {usage} and {shared:,} shared"
-        )
+        raise AccountingError(f"the pool of {memory.bytes:,} bytes is not {parts} with {usage} and {shared:,} shared")
 
 
 class Identity:
@@ -75,8 +71,6 @@ class Identity:
 
     def check(self, usage: Usage) -> None:
         if usage.held + usage.cached + usage.free != self.capacity:
-            raise AccountingError(
-                f"held + cached + free was {self.capacity:,} bytes and is now that of {usage}"
-            )
+            raise AccountingError(f"held + cached + free was {self.capacity:,} bytes and is now that of {usage}")
         if usage.backed is not None and usage.backed < usage.held:
             raise AccountingError(f"{usage.held:,} bytes are held, {usage.backed:,} are backed by memory")

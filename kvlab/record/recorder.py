@@ -22,9 +22,7 @@ class Step(NamedTuple):
     dt_s: float
     running: int
     waiting: int
-    prefill_tokens: (
-        int  # computed by sequences that have known tokens left or had: prompts, and recomputation
-    )
+    prefill_tokens: int  # computed by sequences that have known tokens left or had: prompts, and recomputation
     decode_seqs: int  # sequences that computed their newest token
     token_state: int
     reservation: int

@@ -37,9 +37,7 @@ def memory_metrics(rows: Columns, pool_bytes: int) -> dict[str, Any]:
         part = {name: column[:stop] for name, column in rows.items()}
         mean = {name: weighted(part[name], part["dt_s"]) for name in (*WASTE, "token_state", "held")}
         metrics["utilization" + suffix] = mean["token_state"] / pool_bytes
-        metrics["allocated_utilization" + suffix] = (
-            mean["token_state"] / mean["held"] if mean["held"] else 0.0
-        )
+        metrics["allocated_utilization" + suffix] = mean["token_state"] / mean["held"] if mean["held"] else 0.0
         metrics["pool_usage" + suffix] = mean["held"] / pool_bytes
         metrics["waste" + suffix] = {name: mean[name] / pool_bytes for name in WASTE}
         decoding = part["running"][part["decode_seqs"] > 0]

@@ -151,9 +151,7 @@ def serve():
 
     def run(strategy: Strategy, requests: list[Request], **options) -> Engine:
         lanes = Lanes(strategy.memory.max_seqs, strategy.memory.max_len)
-        scheduler = Scheduler(
-            strategy, lanes, admission=PromptPlusOne(), victim=Newest(), forecast=Limit(), **options
-        )
+        scheduler = Scheduler(strategy, lanes, admission=PromptPlusOne(), victim=Newest(), forecast=Limit(), **options)
         engine = Engine(
             requests, scheduler, ShadowExecutor(strategy, lanes), StepClock(), Recorder(strategy, lambda: 0)
         )

@@ -25,9 +25,7 @@ def freeze(value: object) -> object:
         return [freeze(item) for item in value]
     if isinstance(value, int | float | str | type(None)):
         return value
-    return freeze(
-        vars(value) if hasattr(value, "__dict__") else {k: getattr(value, k) for k in value.__slots__}
-    )
+    return freeze(vars(value) if hasattr(value, "__dict__") else {k: getattr(value, k) for k in value.__slots__})
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -57,9 +57,7 @@ def test_first_come_first_served_and_the_oldest_survive(memory, requests, serve)
 
 def test_a_request_that_can_never_fit_is_refused_and_the_run_goes_on(memory, serve):
     strategy = Paged(memory(40, max_len=64), 4)
-    fits, never = (
-        Request(i, 3, 4, limit, 0.0, np.arange(3, dtype=np.int32)) for i, limit in ((0, 40), (1, 41))
-    )
+    fits, never = (Request(i, 3, 4, limit, 0.0, np.arange(3, dtype=np.int32)) for i, limit in ((0, 40), (1, 41)))
     engine = serve(strategy, [fits, never])
     outcomes = {s.id: (s.outcome, s.reason) for s in engine.scheduler.tally.ended}
     assert outcomes[0] == ("finished", "")
@@ -72,9 +70,7 @@ def test_a_lone_sequence_that_cannot_grow_fails_with_a_reason_and_the_run_goes_o
     class Boaster(Paged):
         longest = 64
 
-    engine = serve(
-        Boaster(memory(16), 4), [Request(i, 10, 20, 30, 0.0, np.arange(10, dtype=np.int32)) for i in (0, 1)]
-    )
+    engine = serve(Boaster(memory(16), 4), [Request(i, 10, 20, 30, 0.0, np.arange(10, dtype=np.int32)) for i in (0, 1)])
     for sequence in engine.scheduler.tally.ended:
         assert sequence.outcome == "failed"
         assert "could not grow from 16 to 17" in sequence.reason
@@ -134,9 +130,7 @@ def test_the_best_fitting_row_is_handed_on_and_theft_takes_from_the_idle(memory)
     strategy.release(3)
     strategy.admit(arrival(4, 1), 1)  # takes the idle row of eight: holds one, seven stay mapped under it
     assert strategy.drain() == []
-    strategy.admit(
-        arrival(5, 50), 50
-    )  # nothing is idle or unmapped: the seven are taken from under a live row
+    strategy.admit(arrival(5, 50), 50)  # nothing is idle or unmapped: the seven are taken from under a live row
     assert [type(move).__name__ for move in strategy.drain()] == ["Unmap", "Map"] * 7
     assert strategy.extend(2, 16, 17) is None
 

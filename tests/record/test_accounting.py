@@ -48,9 +48,7 @@ def test_capacity_must_not_change():
 
 
 def row(dt: float, running: int, decode: int, token_state: int, admissions: int) -> Step:
-    return Step(
-        0.0, dt, running, 0, 0, decode, token_state, 10, 20, 0, 0, token_state + 30, 1000, 1000, 0, admissions
-    )
+    return Step(0.0, dt, running, 0, 0, decode, token_state, 10, 20, 0, 0, token_state + 30, 1000, 1000, 0, admissions)
 
 
 def test_shares_are_weighted_by_time_over_the_saturated_window():
