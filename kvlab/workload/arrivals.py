@@ -1,0 +1,53 @@
+"""When requests arrive: all at once, as a Poisson process, or as the trace file says."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from random import Random
+
+from kvlab.errors import UsageError
+from kvlab.workload.knobs import Config, choice, positive
+from kvlab.workload.rows import Rows
+
+KINDS = ("all_at_0", "poisson", "file")
+
+
+def kind(config: Config) -> str:
+    """The kind of arrivals; a rate without one means Poisson."""
+    default = "all_at_0" if config.get("rate") is None else "poisson"
+    chosen = choice(config, "arrivals", KINDS, default)
+    if chosen == "poisson" and config.get("rate") is None:
+        raise UsageError("workload.arrivals=poisson: needs workload.rate, in requests per second")
+    if chosen != "poisson" and config.get("rate") is not None:
+        raise UsageError(f"workload.rate={config['rate']}: only arrivals=poisson have a rate, not {chosen}")
+    if chosen != "file" and positive(config, "time_scale", 1.0) != 1:
+        raise UsageError(f"workload.time_scale={config['time_scale']}: only arrivals=file have gaps to scale")
+    return chosen
+
+
+def times(config: Config, rows: Rows, seed: int) -> list[float]:
+    """Arrival of each row in seconds, rising, the first at 0."""
+    chosen = kind(config)
+    if chosen == "poisson":
+        return poisson(len(rows), positive(config, "rate", 1.0), seed)
+    if chosen == "file":
+        return from_file(rows, positive(config, "time_scale", 1.0))
+    return [0.0] * len(rows)
+
+
+def poisson(n: int, rate: float, seed: int) -> list[float]:
+    """Gaps of mean 1/rate. A seed has one pattern, which another rate only stretches."""
+    rng = Random(f"{seed} arrivals")
+    gaps = [rng.expovariate(1.0) / rate for _ in range(n - 1)]
+    return list(accumulate(gaps, initial=0.0))
+
+
+def from_file(rows: Rows, time_scale: float) -> list[float]:
+    if rows.time_s is None:
+        raise UsageError(
+            f"workload.arrivals=file: {rows.origin['source']} has no times; "
+            "give a timestamped trace as workload.path, or use all_at_0 or poisson"
+        )
+    first = rows.time_s[0]
+    # Dates are stored to a quarter of a microsecond at best; finer digits would be noise.
+    return [round((time - first) * time_scale, 6) for time in rows.time_s]

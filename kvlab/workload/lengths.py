@@ -1,0 +1,65 @@
+"""Lengths drawn from a formula. The first n requests of a longer workload are the workload of n requests.
+
+Only `random.Random` draws here: Python promises the same numbers in every version.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from kvlab.errors import UsageError
+from kvlab.workload.knobs import Config, number, optional_whole, span, whole
+from kvlab.workload.rows import Rows
+
+
+def lognormal_lengths(n: int, seed: int, mu: float, sigma: float, cap: int) -> list[int]:
+    """Total lengths [n] in tokens, from 1 to `cap`.
+
+    The draw is fixed by a published figure: 2,000 lengths of seed 0 with mu 5.5, sigma 0.9 and
+    cap 4,096 add up to 730,840 tokens.
+    """
+    rng = Random(seed)
+    return [max(1, min(cap, int(rng.lognormvariate(mu, sigma)))) for _ in range(n)]
+
+
+def split(total: int, prompt_share: float) -> tuple[int, int]:
+    """(prompt, output) of a total; each has at least one token, so a total of 1 becomes 2."""
+    prompt = max(1, min(total - 1, int(total * prompt_share)))
+    return prompt, max(1, total - prompt)
+
+
+def lognormal(config: Config, n: int, seed: int, max_len: int) -> Rows:
+    # exp(50 + 10 sigmas of 10) is still a number; larger values would overflow, and mean nothing.
+    mu, sigma = number(config, "mu", 0, 50), number(config, "sigma", 0, 10)
+    cap = optional_whole(config, "cap") or max_len
+    share = number(config, "prompt_share", 0, 1)
+    pairs = [split(total, share) for total in lognormal_lengths(n, seed, mu, sigma, cap)]
+    source = f"lognormal total, mu {mu:g}, sigma {sigma:g}, cap {cap}, prompt share {share:g}"
+    return Rows([p for p, _ in pairs], [o for _, o in pairs], {"synthetic": True, "source": source})
+
+
+def uniform(config: Config, n: int, seed: int) -> Rows:
+    prompt, output = span(config, "prompt_len"), span(config, "output_len")
+    rng = Random(f"{seed} uniform")
+    pairs = [(between(rng, *prompt), between(rng, *output)) for _ in range(n)]
+    source = f"uniform, prompt {prompt[0]} to {prompt[1]}, output {output[0]} to {output[1]}"
+    return Rows([p for p, _ in pairs], [o for _, o in pairs], {"synthetic": True, "source": source})
+
+
+def between(rng: Random, low: int, high: int) -> int:
+    # Built on random() alone, the one method whose sequence Python guarantees.
+    return low + int(rng.random() * (high - low + 1))
+
+
+def fixed(config: Config, n: int) -> Rows:
+    prompt, output = whole(config, "prompt_len"), whole(config, "output_len")
+    source = f"fixed, prompt {prompt}, output {output}"
+    return Rows([prompt] * n, [output] * n, {"synthetic": True, "source": source})
+
+
+def requests_to_draw(config: Config) -> int:
+    if config.get("num_requests") is None:
+        raise UsageError(
+            "workload.num_requests=null: allowed is a whole number, 1 or more; null means every row of a file"
+        )
+    return whole(config, "num_requests")

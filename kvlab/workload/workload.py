@@ -1,0 +1,150 @@
+"""From a configuration and a seed to requests: rows, scaled, with arrivals and prompts.
+
+A row that cannot fit is refused on arrival and keeps its id, so that a request has the same id, the
+same prompt and the same arrival whatever max_len, scale or pool it meets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvlab.errors import UsageError
+from kvlab.request import Request
+from kvlab.workload import arrivals, lengths, quantiles, trace
+from kvlab.workload.knobs import Config, optional_whole, positive, shown, whole
+from kvlab.workload.prompts import draw_prompt
+from kvlab.workload.rows import Rows
+from kvlab.workload.summary import Refused, summarise
+
+COMMON = ("name", "num_requests", "path", "sample", "arrivals", "rate", "time_scale", "scale", "max_tokens")
+OWN = {
+    "lognormal": ("mu", "sigma", "cap", "prompt_share"),
+    "uniform": ("prompt_len", "output_len"),
+    "fixed": ("prompt_len", "output_len"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What arrives in one run. Ids 0, 1, 2 ... count all arrivals; `requests` lacks those of `refused`."""
+
+    requests: list[Request]  # in order of arrival
+    refused: list[Refused]
+    info: dict[str, Any]  # for the result file
+
+
+def make(config: Config, *, seed: int, max_len: int, vocab: int | None, temperature: float = 0.0) -> Workload:
+    """The workload of the resolved `workload` node; the same arguments give the same requests anywhere.
+
+    vocab: token ids lie below it; None: lengths only. Raises UsageError for any wrong knob or file.
+    """
+    check_arguments(seed, max_len, vocab)
+    check_knobs(config)
+    scale, max_tokens = positive(config, "scale", 1.0), optional_whole(config, "max_tokens")
+    about_arrivals = {"arrivals": arrivals.kind(config), "rate_per_s": config.get("rate")}
+    rows = find_rows(config, seed, max_len).scaled(scale)
+    times = arrivals.times(config, rows, seed)
+    num_cut = sum(length > max_tokens for length in rows.output) if max_tokens else 0
+    rows = rows.cut(max_tokens)
+    refused = refuse(rows, max_len)
+    gone = {refusal.id for refusal in refused}
+    requests = [
+        request(rows, id, times[id], seed, limit(rows.prompt[id], max_tokens, max_len), vocab, temperature)
+        for id in range(len(rows))
+        if id not in gone
+    ]
+    knobs = {"length_scale": scale, "max_tokens": max_tokens, "num_cut_by_max_tokens": num_cut}
+    info = {
+        "name": reported_name(config),
+        **rows.origin,
+        **summarise(requests, refused),
+        **knobs,
+        **about_arrivals,
+    }
+    return Workload(requests, refused, info)
+
+
+def refuse(rows: Rows, max_len: int) -> list[Refused]:
+    """The rows that would grow beyond max_len: counted, never cut to fit."""
+    return [
+        Refused(id, prompt, output, f"{prompt} prompt + {output} output tokens are more than max_len={max_len}")
+        for id, (prompt, output) in enumerate(zip(rows.prompt, rows.output, strict=True))
+        if prompt + output > max_len
+    ]
+
+
+def limit(prompt_len: int, max_tokens: int | None, max_len: int) -> int:
+    """What a client declares; it does not know how long the answer will be."""
+    return max_len if max_tokens is None else min(max_len, prompt_len + max_tokens)
+
+
+def request(
+    rows: Rows, id: int, arrival_s: float, seed: int, limit: int, vocab: int | None, temperature: float
+) -> Request:
+    prompt_len, output_len = rows.prompt[id], rows.output[id]
+    own_seed, ids = draw_prompt(seed, id, prompt_len, vocab)
+    return Request(id, prompt_len, output_len, limit, arrival_s, ids, temperature, own_seed)
+
+
+def find_rows(config: Config, seed: int, max_len: int) -> Rows:
+    if config.get("path") is not None:
+        return trace.choose(trace.read(Path(str(config["path"])).expanduser()), config, seed)
+    if config.get("sample") not in (None, "head"):
+        raise UsageError(f"workload.sample={config['sample']}: only a file (workload.path) has rows to choose from")
+    n = lengths.requests_to_draw(config)
+    match config["name"]:
+        case "lognormal":
+            return lengths.lognormal(config, n, seed, max_len)
+        case "uniform":
+            return lengths.uniform(config, n, seed)
+        case "fixed":
+            return lengths.fixed(config, n)
+        case name:
+            return quantiles.draw(name, n, seed)
+
+
+def check_arguments(seed: int, max_len: int, vocab: int | None) -> None:
+    whole({"seed": seed}, "seed", least=0, where="")
+    whole({"max_len": max_len}, "max_len", where="")
+    if vocab is not None:
+        whole({"vocab": vocab}, "vocab", where="")
+
+
+def check_knobs(config: Config) -> None:
+    """A name is known, or belongs to a file; and it has no knob that it would not look at."""
+    names = [*OWN, *quantiles.table_names()]
+    name = config.get("name")
+    if not isinstance(name, str) or (name not in names and config.get("path") is None):
+        raise UsageError(f"workload.name={shown(name)}: allowed are {', '.join(names)}; any name with workload.path")
+    allowed = COMMON + OWN.get(name, ())
+    unknown = [knob for knob in config if knob not in allowed]
+    if unknown:
+        raise UsageError(f"workload.{unknown[0]}: workload {name} has no such knob; it has {', '.join(allowed)}")
+
+
+def reported_name(config: Config) -> str:
+    """A formula's name would be wrong beside lengths that came from a file."""
+    return "file" if config.get("path") is not None and config["name"] in OWN else str(config["name"])
+
+
+def describe(workload: Workload) -> str:
+    """One line for people."""
+    info = workload.info
+    prompt, output = info["prompt_tokens"], info["output_tokens"]
+    parts = [f"{info['num_requests']:,} requests" + (f", {info['num_refused']:,} refused" if workload.refused else "")]
+    if workload.requests:
+        parts.append(f"prompt mean {prompt['mean']:,.0f} p99 {prompt['p99']:,}")
+        parts.append(f"output mean {output['mean']:,.0f} p99 {output['p99']:,}")
+        parts.append(f"{info['total_tokens']:,} tokens in all")
+    if info["length_scale"] != 1:
+        parts.append(f"lengths x {info['length_scale']:g}")
+    parts.append("all at 0" if info["arrivals"] == "all_at_0" else arrival_words(workload))
+    return f"{info['name']} ({'synthetic: ' if info['synthetic'] else ''}{info['source']}): {'; '.join(parts)}"
+
+
+def arrival_words(workload: Workload) -> str:
+    info, last = workload.info, workload.requests[-1].arrival_s if workload.requests else 0.0
+    rate = f" at {info['rate_per_s']:g}/s" if info["arrivals"] == "poisson" else ""
+    return f"arrivals {info['arrivals']}{rate} over {last:,.1f} s"
