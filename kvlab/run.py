@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kvlab.build import build_strategy
 from kvlab.engine.capacity import describe, pool_bytes
 from kvlab.engine.engine import Engine
-from kvlab.model.load import shape_of
+from kvlab.model.load import load, shape_of
 from kvlab.model.shape import Shape
 from kvlab.record import files, summary
 from kvlab.record.others import BUSY_ABOVE, OthersShare
@@ -104,8 +104,9 @@ def _serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Pro
     from kvlab.engine.real import real_engine
     from kvlab.kernels.attention import kernel_name
 
-    requests = planned.workload.requests
-    with real_engine(config, planned.strategy, requests, progress=_counted(progress, len(requests))) as engine:
+    requests, model = planned.workload.requests, load(config["model"], config["dtype"]).model
+    count = _counted(progress, len(requests))
+    with real_engine(config, model, planned.strategy, requests, progress=count) as engine:
         others = OthersShare()
         engine.run()
         share = others.share()

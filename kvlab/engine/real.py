@@ -15,7 +15,7 @@ from kvlab.engine.executor import RealExecutor
 from kvlab.engine.lanes import Lanes
 from kvlab.engine.scheduler import Scheduler
 from kvlab.memory.build import build_store
-from kvlab.model.load import load
+from kvlab.model.llama import Llama
 from kvlab.record.recorder import Recorder
 from kvlab.request import Request
 from kvlab.strategy import Strategy
@@ -24,14 +24,15 @@ from kvlab.strategy import Strategy
 @contextmanager
 def real_engine(
     config: dict[str, Any],
+    model: Llama,
     strategy: Strategy,
     requests: list[Request],
     *,
     eos: tuple[int, ...] = (),
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[Engine[RealExecutor]]:
-    """Loads the model, opens the store, warms both up; the clock starts when the body does."""
-    model, dtype = load(config["model"], config["dtype"]).model, getattr(torch, config["dtype"])
+    """Opens the store and warms it and the model up; the clock starts when the body does."""
+    dtype = getattr(torch, config["dtype"])
     store = build_store(strategy, model.shape.layers, model.shape.kv_heads, model.shape.head_dim, dtype)
     try:
         lanes = Lanes(strategy.memory.max_seqs, strategy.memory.max_len)
