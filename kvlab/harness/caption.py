@@ -1,0 +1,83 @@
+"""A table's caption: what its runs have in common, on what they ran, and the command that makes them again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from kvlab.engine.capacity import size_text
+from kvlab.harness.results import Run
+
+SWEEP = "sweep.json"
+
+
+def caption(runs: list[Run], directory: Path) -> str:
+    """`name value; ...` for each thing that is known; where runs differ, all their values."""
+    facts = {
+        "model": _seen(run.config.get("model") for run in runs),
+        "dtype": _seen(run.config.get("dtype") for run in runs),
+        "workload": _seen(run.config.get("workload") for run in runs),
+        "pool": _seen(_pool(run) for run in runs),
+        "page group": _seen(_page_group(run) for run in runs),
+        "kernel": _seen(run.values.get("kernel", run.config.get("attention")) for run in runs),
+        "executor": _seen(run.values.get("executor") for run in runs),
+        "machine": _seen(_machine(run) for run in runs),
+        "commit": _seen(_commit(run) for run in runs),
+        "seeds": _seen(run.seed for run in runs),
+        "command": _command(runs, directory),
+    }
+    return "; ".join(f"{name} {value}" for name, value in facts.items() if value) + "."
+
+
+def _seen(values: Iterable[Any]) -> str:
+    """The different values in order of appearance."""
+    return ", ".join(dict.fromkeys(str(value) for value in values if value not in (None, "")))
+
+
+def _pool(run: Run) -> str:
+    size, tokens = run.values.get("capacity.pool_bytes"), run.values.get("capacity.pool_tokens")
+    if size is None:
+        return ""
+    return f"{size_text(size)} ({size:,} bytes" + (f", {tokens:,} tokens)" if tokens else ")")
+
+
+def _page_group(run: Run) -> str:
+    tokens, size = run.values.get("capacity.page_group_tokens"), run.config.get("page_group_bytes")
+    if not tokens:
+        return ""
+    return (
+        (f"{size_text(size)} in one tensor = " if size else "") + f"{tokens:,.2f}".rstrip("0").rstrip(".") + " tokens"
+    )
+
+
+def _machine(run: Run) -> str:
+    return _under(run, "machine")
+
+
+def _commit(run: Run) -> str:
+    commit = str(run.values.get("commit") or run.values.get("git.commit") or "")
+    dirty = run.values.get("dirty", run.values.get("git.dirty"))
+    return commit[:10] + (" with changes" if commit and dirty else "")
+
+
+def _under(run: Run, name: str) -> str:
+    """A value, or those nested under it, as one text."""
+    nested = [str(value) for key, value in run.values.items() if key.startswith(f"{name}.") and value]
+    return str(run.values.get(name) or "") or " ".join(nested)
+
+
+def _command(runs: list[Run], directory: Path) -> str:
+    """The sweep's, or that of the only run."""
+    try:
+        command = json.loads((directory / SWEEP).read_text()).get("command")
+    except (OSError, ValueError, AttributeError):
+        command = None
+    if command:
+        return f"`{command if isinstance(command, str) else shlex.join(command)}`"
+    overrides = runs[0].values.get("overrides")
+    if len(runs) == 1 and isinstance(overrides, list):
+        return f"`{shlex.join(['kvlab', 'run', *overrides])}`"
+    return ""

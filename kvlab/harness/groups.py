@@ -1,0 +1,151 @@
+"""Runs put together by what was varied: one Row for the runs that differ in nothing but the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, NamedTuple
+
+from kvlab.engine.capacity import size_text
+from kvlab.errors import UsageError
+from kvlab.harness.results import NAMED, Run
+
+FIRST = ("strategy", "model", "workload", "max_len", "block_size", "page_group_bytes")  # in this order
+PLACEMENT = ("strategy", "block_size", "page_group_bytes")  # must not change a token
+ASIDE = ("seed", "timing")
+ASIDE_PREFIXES = ("hydra.", "tracking")
+DESCRIPTIVE = ("schema_version", "seed", "deterministic", "timing_valid", "capacity.", "versions.", "machine.")
+
+
+class Spread(NamedTuple):
+    median: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """Runs with the same key. `runs` are ok; `holes` were refused or failed."""
+
+    key: dict[str, Any]
+    runs: list[Run]
+    holes: list[Run]
+
+    def spread(self, metric: str) -> Spread | None:
+        """Median and range over the runs that report the metric; None if none does."""
+        values = [run.values[metric] for run in self.runs if _is_number(run.values.get(metric))]
+        return Spread(median(values), min(values), max(values), len(values)) if values else None
+
+    @property
+    def label(self) -> str:
+        """The key in words, as figures print it."""
+        return _phrase(self.key)
+
+    @property
+    def short(self) -> str:
+        """How memory is managed, alone."""
+        return _phrase({key: value for key, value in self.key.items() if key in PLACEMENT}) or self.label
+
+    @property
+    def setting(self) -> str:
+        """Everything but how memory is managed."""
+        return _phrase({key: value for key, value in self.key.items() if key not in PLACEMENT})
+
+    @property
+    def timed(self) -> bool:
+        """Whether every run's times can be trusted."""
+        return all(run.values.get("timing_valid", True) for run in self.runs)
+
+
+def group(runs: list[Run], by: list[str] | None = None) -> list[Row]:
+    """Rows sorted so that those to compare, which differ only in how memory is managed, stand together.
+
+    Runs of which nothing is known come last, each a row of its own.
+    """
+    known, unknown = [run for run in runs if run.config], [run for run in runs if not run.config]
+    keys = _checked(by, known) if by else varying(known)
+    cells: dict[tuple[Any, ...], list[Run]] = {}
+    for run in known:
+        cells.setdefault(_values(run, keys), []).append(run)
+    sorting = sorted(range(len(keys)), key=lambda index: keys[index] in PLACEMENT)
+    ordered = sorted(cells, key=lambda values: [_sortable(values[index]) for index in sorting])
+    rows = [_row(dict(zip(keys, values, strict=True)), cells[values]) for values in ordered]
+    return rows + [_row({keys[0]: run.path.name}, [run]) for run in unknown]
+
+
+def varying(runs: list[Run]) -> list[str]:
+    """`strategy`, and the keys that split runs which the keys before leave together; never the seed.
+
+    So a workload's own parameters appear only where one workload was run with several.
+    """
+    chosen = ["strategy"]
+    for key in _candidates(runs):
+        if len({_values(run, [*chosen, key]) for run in runs}) > len({_values(run, chosen) for run in runs}):
+            chosen.append(key)
+    return chosen
+
+
+def metrics(rows: list[Row]) -> list[str]:
+    """Numeric keys that any run reports, sorted."""
+    keys = {key for row in rows for run in row.runs for key, value in run.values.items() if _is_number(value)}
+    return sorted(key for key in keys if not key.startswith(DESCRIPTIVE))
+
+
+def peers(run: Run) -> tuple[Any, ...]:
+    """Equal for two runs that must generate the same tokens."""
+    aside = ("timing", "strategy.", *ASIDE_PREFIXES)
+    kept = {k: v for k, v in run.config.items() if k not in PLACEMENT and not k.startswith(aside)}
+    return tuple(sorted((key, repr(value)) for key, value in kept.items()))
+
+
+def _phrase(key: dict[str, Any]) -> str:
+    """Knobs and their values: `paged, block 16`, `vattention, 64 KiB page groups`."""
+    words = {"block_size": "block {}", "page_group_bytes": "{} page groups"} | dict.fromkeys(NAMED, "{}")
+    texts = {k: size_text(v) if k.endswith("_bytes") else f"{v}" for k, v in key.items() if v is not None}
+    return ", ".join(words.get(name, f"{name} {{}}").format(text) for name, text in texts.items())
+
+
+def _row(key: dict[str, Any], runs: list[Run]) -> Row:
+    runs = sorted(runs, key=lambda run: (_sortable(run.seed), str(run.path)))
+    return Row(key, [r for r in runs if r.status == "ok"], [r for r in runs if r.status != "ok"])
+
+
+def _candidates(runs: list[Run]) -> list[str]:
+    found = {key for run in runs for key in run.config}
+    rest = sorted(
+        key
+        for key in found
+        if key not in (*FIRST, *ASIDE) and not key.startswith(ASIDE_PREFIXES) and not key.endswith("_target_")
+    )
+    return [key for key in FIRST[1:] if key in found] + rest
+
+
+def _checked(by: Iterable[str], runs: list[Run]) -> list[str]:
+    found = sorted({key for run in runs for key in run.config if not key.endswith("_target_")})
+    wrong = [key for key in by if key not in found]
+    if wrong:
+        raise UsageError(
+            f"--by {' '.join(wrong)}: not a configuration key of these runs; allowed are {', '.join(found)}"
+        )
+    return list(by)
+
+
+def _values(run: Run, keys: list[str]) -> tuple[Any, ...]:
+    return tuple(_hashable(run.config.get(key)) for key in keys)
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _sortable(value: Any) -> tuple[int, Any]:
+    """Numbers by size, then words, then what is missing."""
+    if value is None:
+        return 2, ""
+    return (0, value) if _is_number(value) else (1, str(value))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,137 @@
+"""Run directories read back from disk: one Run for each, its values flat, ready for a table or pandas.
+
+A run directory holds result.json, or error.txt where the run failed before it could write one. What holds
+neither is not finished and is left alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from kvlab.errors import UsageError
+
+RESULT, ERROR, STEPS = "result.json", "error.txt", "steps.csv"
+STATUSES = ("ok", "refused", "failed")
+NAMED = ("strategy", "model", "workload")  # configuration groups that are known by their name
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run directory. `values` is result.json with nested keys joined by dots; the configuration is apart."""
+
+    path: Path
+    status: str  # ok, refused or failed
+    reason: str  # why it is not ok, on one line
+    values: dict[str, Any]
+    config: dict[str, Any]  # flat; strategy, model and workload hold names; empty where nothing is known
+
+    @property
+    def seed(self) -> Any:
+        return self.config.get("seed", self.values.get("seed"))
+
+    @cached_property
+    def steps(self) -> dict[str, list[float]]:
+        """Columns of steps.csv; empty if the run wrote none."""
+        path = self.path / STEPS
+        if not path.exists():
+            return {}
+        with path.open(newline="") as file:
+            header, *lines = list(csv.reader(file)) or [[]]
+        whole = [line for line in lines if len(line) == len(header)]
+        return {name: [float(line[i] or "nan") for line in whole] for i, name in enumerate(header)}
+
+
+def load(directory: Path) -> tuple[list[Run], list[str]]:
+    """The finished runs at or below `directory`, sorted by path, and a warning for each file that cannot be read.
+
+    Raises UsageError if there is no such directory or no finished run in it.
+    """
+    if not directory.is_dir():
+        raise UsageError(f"{directory}: no such directory; give a run's or a sweep's directory")
+    runs, warnings = [], []
+    for path in find(directory):
+        run, warning = read(path)
+        runs.append(run)
+        warnings += [warning] if warning else []
+    if not runs:
+        raise UsageError(f"{directory}: no finished run below it (looked for {RESULT} and {ERROR})")
+    return runs, warnings
+
+
+def find(directory: Path) -> list[Path]:
+    """Directories at or below `directory` that hold a result or an error, sorted."""
+    return sorted({path.parent for name in (RESULT, ERROR) for path in directory.rglob(name)})
+
+
+def read(path: Path) -> tuple[Run, str]:
+    """The run in directory `path`, and a warning, empty if all is well."""
+    if not (path / RESULT).exists():
+        return Run(path, "failed", _last_line(path / ERROR), {}, _config_beside(path)), ""
+    try:
+        result = json.loads((path / RESULT).read_text())
+        return _run(path, result), ""
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        reason = f"unreadable {RESULT}: {_one_line(str(error)) or type(error).__name__}"
+        return Run(path, "failed", reason, {}, _config_beside(path)), f"{path}: {reason}; shown as a hole"
+
+
+def _run(path: Path, result: dict[str, Any]) -> Run:
+    status = result["status"]
+    if status not in STATUSES:
+        raise ValueError(f"status {status!r}, allowed are {', '.join(STATUSES)}")
+    config = result.pop("config", None) or {}
+    knobs = named(config)
+    knobs.setdefault("strategy", result.get("strategy"))
+    return Run(path, status, _one_line(str(result.get("reason") or "")), dict(flatten(result)), knobs)
+
+
+def _config_beside(path: Path) -> dict[str, Any]:
+    """What a run without a result was asked to do."""
+    file = path / "config.json"
+    try:
+        return named(json.loads(file.read_text()))
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def named(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A flat configuration in which strategy, model and workload stand for their names."""
+    flat = dict(flatten(config))
+    for group in NAMED:
+        if f"{group}.name" in flat:
+            flat[group] = flat.pop(f"{group}.name")
+    return flat
+
+
+def flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(key, value) for each leaf, keys joined by dots; lists are leaves."""
+    for key, value in mapping.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def records(runs: list[Run]) -> list[dict[str, Any]]:
+    """A flat dict for each run, the configuration under config.*: what pandas.DataFrame takes."""
+    return [
+        {"run": str(run.path), **run.values, "status": run.status, "reason": run.reason}
+        | {f"config.{key}": value for key, value in run.config.items()}
+        for run in runs
+    ]
+
+
+def _last_line(path: Path) -> str:
+    """The last line that says something: of a traceback, the error."""
+    lines = path.read_text(errors="replace").strip().splitlines()
+    return _one_line(lines[-1]) if lines else f"{ERROR} is empty"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,202 @@
+"""One table from many runs: a line for each row, a column for each thing worth comparing.
+
+Markdown is for people (formatted, the chosen columns); CSV and JSON are for programs (raw numbers, every
+metric with its median, minimum and maximum).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from kvlab.engine.capacity import size_text
+from kvlab.harness.groups import Row, Spread, metrics, peers
+from kvlab.harness.results import Run
+
+HOLE = "-"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the Markdown table: a metric, its heading, and how its spread is written."""
+
+    heading: str
+    metric: str
+    write: Callable[[Spread], str]
+    timed: bool = False  # a time: marked where the runs' times are not to be trusted
+
+
+def percent(spread: Spread) -> str:
+    return f"{100 * spread.median:.1f} %"
+
+
+def count(spread: Spread) -> str:
+    return f"{spread.median:,.0f}" if spread.median == int(spread.median) else f"{spread.median:,.1f}"
+
+
+def in_bytes(spread: Spread) -> str:
+    return size_text(round(spread.median))
+
+
+def ranged(spread: Spread) -> str:
+    """Median, and the range where there is one at this precision."""
+    middle, low, high = (f"{value:,.1f}" for value in spread[:3])
+    return middle if spread.n == 1 else f"{middle} [{low}-{high}]"
+
+
+COLUMNS = (
+    Column("token state", "utilization", percent),
+    Column("reservation", "waste.reservation", percent),
+    Column("internal", "waste.internal", percent),
+    Column("cached", "waste.cached", percent),
+    Column("external", "waste.external", percent),
+    Column("mean batch", "mean_batch_size", ranged),
+    Column("tokens/s", "tokens_per_s", ranged, timed=True),
+    Column("preemptions", "num_preemptions", count),
+    Column("committed", "peak_committed_bytes", in_bytes),
+)
+OPTIONAL = ("waste.cached",)  # shown only if it is not zero everywhere
+
+
+def markdown(rows: list[Row]) -> str:
+    """The table with its footnotes."""
+    notes: list[str] = []
+    columns = [column for column in COLUMNS if column.metric not in OPTIONAL or _any(rows, column.metric)]
+    knobs = list(rows[0].key)
+    digests = digest_cells(rows)
+    head = [*knobs, *(column.heading for column in columns), "digest", "n"]
+    body = [
+        [*_knob_cells(row, knobs), *_cells(row, columns, notes), digest, _n(row)]
+        for row, digest in zip(rows, digests, strict=True)
+    ]
+    text = grid(head, body, left={*knobs, "digest"})
+    if any(row.runs and not row.timed for row in rows):
+        notes.append("(*) Other programs used the machine during a run, or it was not meant to be timed.")
+    return text + "".join(f"\n{note}\n" for note in notes)
+
+
+def grid(head: list[str], body: list[list[str]], left: set[str]) -> str:
+    """A Markdown table, padded; columns outside `left` are flush right."""
+    body = [[cell.replace("|", "\\|") for cell in line] for line in body]
+    widths = [max(3, *(len(line[i]) for line in [head, *body])) for i in range(len(head))]
+    flush = [str.ljust if name in left else str.rjust for name in head]
+    rule = ["-" * width if name in left else "-" * (width - 1) + ":" for name, width in zip(head, widths, strict=True)]
+    lines = [head, rule, *body]
+    return "".join(
+        "| " + " | ".join(put(cell, width) for put, cell, width in zip(flush, line, widths, strict=True)) + " |\n"
+        for line in lines
+    )
+
+
+def raw(rows: list[Row]) -> list[dict[str, Any]]:
+    """A flat dict for each row: key, n, and each metric as median, _min and _max; None where nothing is known."""
+    names = metrics(rows)
+    return [_raw(row, names, digest) for row, digest in zip(rows, digest_cells(rows), strict=True)]
+
+
+def to_csv(rows: list[Row]) -> str:
+    """The raw table as CSV; an empty cell is a hole."""
+    lines = raw(rows)
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(dict.fromkeys(key for line in lines for key in line)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()
+
+
+def digest_cells(rows: list[Row]) -> list[str]:
+    """What each row generated, against the rows that had to generate the same tokens.
+
+    `= 1a2b3c4d`: every such run with the same seed generated the same. `differs` names the seeds where a run
+    is unlike the first row's. A digest alone has nothing to be compared with, or is what others differ from.
+    """
+    by_peers: dict[Any, list[str]] = {}
+    for run in _runs(rows):
+        by_peers.setdefault(peers(run), []).append(str(run.values.get("output_digest")))
+    return [_digest(row, by_peers) for row in rows]
+
+
+def _digest(row: Row, by_peers: dict[Any, list[str]]) -> str:
+    digested = [run for run in row.runs if run.values.get("output_digest")]
+    if not digested:
+        return HOLE
+    short = str(digested[0].values["output_digest"])[:8]
+    groups = [by_peers[peers(run)] for run in digested]
+    unlike = [r for r, group in zip(digested, groups, strict=True) if group[0] != r.values["output_digest"]]
+    if unlike:
+        seeds = ", ".join(str(run.seed) for run in unlike)
+        ties = sum(run.values.get("num_ties") or 0 for run in unlike)
+        return f"differs (seed {seeds}; {ties} ties)"
+    compared = all(len(group) > 1 and len(set(group)) == 1 for group in groups)
+    return f"= {short}" if compared else short
+
+
+def _cells(row: Row, columns: list[Column], notes: list[str]) -> list[str]:
+    mark = ""
+    if row.holes:
+        notes.append(f"[{len(notes) + 1}] {row.label}: {_reasons(row.holes)}")
+        mark = f" [{len(notes)}]"
+    if not row.runs:
+        return [row.holes[0].status + mark, *[HOLE] * (len(columns) - 1)]
+    first, *rest = [_cell(row, column) for column in columns]
+    return [first + mark, *rest]
+
+
+def _cell(row: Row, column: Column) -> str:
+    spread = row.spread(column.metric)
+    if spread is None:
+        return HOLE
+    return column.write(spread) + (" (*)" if column.timed and not row.timed else "")
+
+
+def _reasons(holes: list[Run]) -> str:
+    """`seed 1 refused: reason`, runs with the same reason together."""
+    said: dict[tuple[str, str], list[str]] = {}
+    for run in holes:
+        said.setdefault((run.status, run.reason or "no reason given"), []).append(str(run.seed))
+    return "; ".join(
+        f"{status}{f' (seed {chr(44).join(seeds)})' if seeds != ['None'] else ''}: {reason}"
+        for (status, reason), seeds in said.items()
+    )
+
+
+def _knob_cells(row: Row, knobs: list[str]) -> list[str]:
+    return [_knob(knob, row.key.get(knob)) for knob in knobs]
+
+
+def _knob(key: str, value: Any) -> str:
+    if value is None:
+        return HOLE
+    if key.endswith("_bytes"):
+        return size_text(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _n(row: Row) -> str:
+    total = len(row.runs) + len(row.holes)
+    return f"{len(row.runs)} of {total}" if row.holes else str(total)
+
+
+def _raw(row: Row, names: Iterable[str], digest: str) -> dict[str, Any]:
+    line: dict[str, Any] = {**row.key, "n": len(row.runs), "holes": len(row.holes)}
+    line["reason"] = _reasons(row.holes) if row.holes else None
+    line["seeds"] = " ".join(str(run.seed) for run in row.runs)
+    line["timing_valid"] = row.timed if row.runs else None
+    for name in names:
+        spread = row.spread(name)
+        middle, low, high = spread[:3] if spread else (None, None, None)
+        line |= {name: middle, f"{name}_min": low, f"{name}_max": high}
+    line["digest"] = None if digest == HOLE else digest
+    line["runs"] = " ".join(str(run.path) for run in [*row.runs, *row.holes])
+    return line
+
+
+def _runs(rows: list[Row]) -> list[Run]:
+    return [run for row in rows for run in row.runs]
+
+
+def _any(rows: list[Row], metric: str) -> bool:
+    return any(run.values.get(metric) for run in _runs(rows))
