@@ -1,0 +1,109 @@
+"""Llama in plain torch, for inference: packed tokens in, logits out.
+
+The engine hands in the attention, a callable that stores a layer's new keys and values and attends over what
+is stored; the model knows nothing of memory. Shapes: T packed tokens, C hidden size, F feed-forward size, Q query
+heads, H key/value heads, J = Q + H, D head size, K = D / 2, N rows of logits, V vocabulary, P positions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding, linear, rms_norm, silu
+
+from kvlab.model.shape import RopeScaling, Shape
+from kvlab.model.weights import Weights
+
+
+class Attention(Protocol):
+    """Stores one layer's new keys and values, then attends. Gives and takes the model's dtype.
+
+    The heads of a token lie side by side in memory; tokens may be further apart (views of a wider row).
+    """
+
+    def __call__(self, layer: int, q_TQD: Tensor, k_THD: Tensor, v_THD: Tensor, /) -> Tensor:
+        """o_TQD."""
+        ...
+
+
+class Layer(NamedTuple):
+    """One layer's weights; a row of a matrix is one output."""
+
+    attention_norm: Tensor  # [C]
+    qkv: Tensor  # [(Q + 2 H) D, C]
+    out: Tensor  # [C, Q D]
+    mlp_norm: Tensor  # [C]
+    gate_up: Tensor  # [2 F, C]
+    down: Tensor  # [C, F]
+
+
+class Llama:
+    """The weights and how they are applied."""
+
+    def __init__(self, shape: Shape, weights: Weights) -> None:
+        self.shape = shape
+        self.embed_VC, self.norm_C = weights["embed"], weights["norm"]
+        self.head_VC = self.embed_VC if shape.tied else weights["head"]
+        self.layers = [
+            Layer(*(weights[f"layers.{index}.{name}"] for name in Layer._fields)) for index in range(shape.layers)
+        ]
+        self.cos_PD, self.sin_PD = (table.to(self.embed_VC) for table in rotary_tables(shape))
+
+    @torch.inference_mode()
+    def __call__(self, ids_T: Tensor, position_T: Tensor, attention: Attention, rows_N: Tensor) -> Tensor:
+        """logits_NV after the packed tokens rows_N, float32 (float64 for a float64 model).
+
+        ids_T, position_T and rows_N are int64; positions lie below shape.max_position.
+        """
+        x_TC = embedding(ids_T, self.embed_VC)
+        cos_T1D, sin_T1D = self.cos_PD[position_T].unsqueeze(1), self.sin_PD[position_T].unsqueeze(1)
+        for index, layer in enumerate(self.layers):
+            q_TQD, k_THD, v_THD = self._qkv(layer, x_TC, cos_T1D, sin_T1D)
+            o_TQD = attention(index, q_TQD, k_THD, v_THD)
+            x_TC = x_TC + linear(o_TQD.reshape(len(x_TC), -1), layer.out)
+            gate_TF, up_TF = linear(self._norm(x_TC, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)
+            x_TC = x_TC + linear(silu(gate_TF) * up_TF, layer.down)
+        logits_NV = linear(self._norm(x_TC[rows_N], self.norm_C), self.head_VC)
+        return logits_NV.float() if logits_NV.dtype is torch.bfloat16 else logits_NV
+
+    def _qkv(self, layer: Layer, x_TC: Tensor, cos_T1D: Tensor, sin_T1D: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values; queries and keys, which lie side by side, are turned in one go."""
+        shape = self.shape
+        turned = shape.q_heads + shape.kv_heads
+        qkv_TX = linear(self._norm(x_TC, layer.attention_norm), layer.qkv)
+        qkv_TXD = qkv_TX.view(len(x_TC), -1, shape.head_dim)
+        qk_TJD = qkv_TXD[:, :turned]
+        # sin_T1D carries the minus sign of the first half: (a, b) -> (a cos - b sin, b cos + a sin).
+        half_turned_TJD = qk_TJD.roll(shape.head_dim // 2, dims=-1)
+        qk_TJD = torch.addcmul(qk_TJD * cos_T1D, half_turned_TJD, sin_T1D)
+        return qk_TJD[:, : shape.q_heads], qk_TJD[:, shape.q_heads :], qkv_TXD[:, turned:]
+
+    def _norm(self, x_TC: Tensor, weight_C: Tensor) -> Tensor:
+        return rms_norm(x_TC, weight_C.shape, weight_C, self.shape.rms_eps)
+
+
+def rotary_tables(shape: Shape) -> tuple[Tensor, Tensor]:
+    """cos_PD and sin_PD, float32; sin's first half is negated.
+
+    A table, not a computation a step: a position's values must not depend on which tokens share its batch.
+    Angles are rounded to float32 for every dtype, as they were when published models were trained.
+    """
+    frequency_K = 1.0 / shape.rope_theta ** (torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim)
+    if shape.rope_scaling:
+        frequency_K = stretch(frequency_K, shape.rope_scaling)
+    angle_PK = torch.arange(shape.max_position, dtype=torch.float32)[:, None] * frequency_K
+    cos_PK, sin_PK = angle_PK.cos(), angle_PK.sin()
+    return torch.cat((cos_PK, cos_PK), dim=-1), torch.cat((-sin_PK, sin_PK), dim=-1)
+
+
+def stretch(frequency_K: Tensor, scaling: RopeScaling) -> Tensor:
+    """Llama 3.1: waves longer than the original context slow down by `factor`, short ones stay;
+    in between it goes over gradually.
+    """
+    turns_K = scaling.original_max_position * frequency_K / (2 * math.pi)  # in the original context
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    kept_K = ((turns_K - low) / (high - low)).clamp(0, 1)
+    return frequency_K * (kept_K + (1 - kept_K) / scaling.factor)

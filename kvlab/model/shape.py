@@ -1,0 +1,59 @@
+"""The sizes of a Llama model: all that capacity planning needs. No torch, no weights."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from kvlab.errors import UsageError
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
+
+
+def check_dtype(dtype: str, allowed: Collection[str] = tuple(DTYPE_BYTES)) -> None:
+    """Raises UsageError unless `dtype` is one of the allowed names."""
+    if dtype not in allowed:
+        raise UsageError(f"dtype={dtype}: allowed here is {', '.join(allowed)}")
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """Llama 3.1's stretching of the slow rotary frequencies."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position: int  # tokens
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of one model. Raises UsageError when they do not fit together."""
+
+    layers: int
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    ffn: int
+    vocab: int
+    rope_theta: float
+    rms_eps: float
+    tied: bool  # the head's weights are the embedding's
+    max_position: int  # tokens that a sequence may have
+    rope_scaling: RopeScaling | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "q_heads", "kv_heads", "head_dim", "hidden", "ffn", "vocab", "max_position"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise UsageError(f"model {name}={value}: allowed is a whole number, 1 or more")
+        if self.q_heads % self.kv_heads:
+            raise UsageError(f"model q_heads={self.q_heads}: allowed is a multiple of kv_heads={self.kv_heads}")
+        if self.head_dim % 2:
+            raise UsageError(f"model head_dim={self.head_dim}: allowed is an even number")
+
+    def token_bytes(self, dtype: str) -> int:
+        """Bytes of one token's keys and values in every layer. UsageError for an unknown dtype."""
+        check_dtype(dtype)
+        return 2 * self.layers * self.kv_heads * self.head_dim * DTYPE_BYTES[dtype]
