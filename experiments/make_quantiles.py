@@ -17,19 +17,22 @@ from kvlab.workload import quantiles, trace
 SOURCES = {
     "azure_conv": {
         "file": "azure_2023/AzureLLMInferenceTrace_conv.csv",
-        "source": "AzureLLMInferenceTrace_conv.csv (github.com/Azure/AzurePublicDataset, b469a113)",
+        "source": "AzureLLMInferenceTrace_conv.csv",
+        "published": "github.com/Azure/AzurePublicDataset, b469a113",
         "licence": "CC-BY-4.0",
         "attribution": "Azure Public Dataset, Microsoft; Patel et al., Splitwise, ISCA 2024",
     },
     "sharegpt": {
         "file": "lengths/sharegpt_8k_filtered_stats_llama2_tokenizer.csv.gz",
-        "source": "sharegpt_8k_filtered_stats_llama2_tokenizer.csv (github.com/project-etalon/etalon, d5f18de1)",
+        "source": "sharegpt_8k_filtered_stats_llama2_tokenizer.csv",
+        "published": "github.com/project-etalon/etalon, d5f18de1",
         "licence": "Apache-2.0",
         "attribution": "the authors of etalon",
     },
     "arxiv": {
         "file": "lengths/arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv.gz",
-        "source": "arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv (github.com/microsoft/vidur, 7d475133)",
+        "source": "arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv",
+        "published": "github.com/microsoft/vidur, 7d475133",
         "licence": "MIT",
         "attribution": "Copyright (c) Microsoft Corporation",
     },
@@ -40,7 +43,7 @@ CHANGES = "rows reduced to quantiles: prompt length, and output length in 20 gro
 def table(traces: Path, name: str) -> dict[str, Any]:
     about = SOURCES[name]
     rows = trace.read(traces / about["file"])
-    facts = {key: about[key] for key in ("source", "licence", "attribution")} | {"changes": CHANGES}
+    facts = {key: about[key] for key in ("source", "published", "licence", "attribution")} | {"changes": CHANGES}
     return {"name": name, **facts, **quantiles.build(rows.prompt, rows.output)}
 
 

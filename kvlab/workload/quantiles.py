@@ -61,4 +61,6 @@ def draw(name: str, n: int, seed: int) -> Rows:
 
 def origin(table: dict[str, Any]) -> dict[str, Any]:
     source = f"quantiles of {table['source']}, {table['rows']:,} rows"
-    return {"synthetic": True, "source": source} | {key: table[key] for key in ("licence", "attribution")}
+    return {"synthetic": True, "source": source} | {
+        key: table[key] for key in ("published", "licence", "attribution", "changes")
+    }

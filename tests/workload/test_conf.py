@@ -41,4 +41,6 @@ def test_tables_are_small_and_carry_their_licence(name):
     info = make({"name": name, "num_requests": 1}, seed=0, max_len=20000, vocab=None).info
     assert info["synthetic"] is True
     assert info["licence"] in ("CC-BY-4.0", "Apache-2.0", "MIT")
+    assert info["published"]
     assert info["attribution"]
+    assert info["changes"]

@@ -55,7 +55,9 @@ def test_every_request_has_a_prompt_and_an_output(share):
     """A total of 1 has room for neither's neighbour: it becomes 2, never a request of no output."""
     workload = make(LOGNORMAL | {"mu": 0, "prompt_share": share}, seed=0, max_len=64, vocab=None)
     assert min(min(r.prompt_len, r.output_len) for r in workload.requests) == 1
-    assert min(r.final for r in workload.requests) == 2
+    totals = lognormal_lengths(50, 0, 0, 0.9, 64)
+    assert 1 in totals
+    assert [r.final for r in workload.requests] == [max(2, total) for total in totals]
 
 
 def test_cap_beyond_max_len_refuses_instead_of_cutting():
@@ -111,12 +113,13 @@ def test_another_process_makes_the_same_requests(config):
 
 
 def test_scale_makes_a_laptop_workload():
-    whole = make(LOGNORMAL, seed=0, max_len=4096, vocab=None)
-    small = make(LOGNORMAL | {"scale": 0.125}, seed=0, max_len=4096, vocab=None)
+    whole = make(LOGNORMAL | {"prompt_share": 0.01}, seed=0, max_len=4096, vocab=None)
+    small = make(LOGNORMAL | {"prompt_share": 0.01, "scale": 0.125}, seed=0, max_len=4096, vocab=None)
     assert small.info["length_scale"] == 0.125
     for before, after in zip(whole.requests, small.requests, strict=True):
         assert after.prompt_len == max(1, round(before.prompt_len / 8))
         assert after.output_len == max(1, round(before.output_len / 8))
+    assert min(round(r.prompt_len / 8) for r in whole.requests) == 0
 
 
 def test_scale_comes_before_the_check_of_max_len():

@@ -1,6 +1,7 @@
 """Trace files: the formats, and one clear line for every way in which a file can be wrong."""
 
 import gzip
+import time
 
 import pytest
 
@@ -49,6 +50,20 @@ def test_azure_times(tmp_path):
     path = tmp_path / "azure.csv"
     path.write_text(AZURE)
     assert [r.arrival_s for r in load(path, arrivals="file").requests] == [0.0, 4.314579]
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="this system cannot change its time zone")
+def test_times_do_not_depend_on_the_zone_of_the_machine(tmp_path, monkeypatch):
+    """Local time jumps an hour in a night in March; an hour and a half in a trace must stay that."""
+    path = tmp_path / "azure.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-03-26 01:45:00,1,1\n2023-03-26 03:15:00,1,1\n")
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    try:
+        assert [r.arrival_s for r in load(path, arrivals="file").requests] == [0.0, 5400.0]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_the_result_does_not_call_file_lengths_lognormal(tmp_path):
