@@ -1,0 +1,75 @@
+"""Compile a C file of this folder with the system's compiler, once a machine, and load it.
+
+The shared object lies in the user's cache under a name that says all it depends on: source, flags, compiler
+and CPU. Two processes that compile the same file at once both end with a whole one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+# Fast sums without -ffast-math, whose start-up code makes the whole process flush denormals to zero.
+FLAGS = (
+    "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi",
+)  # fmt: skip
+
+
+class CompileError(RuntimeError):
+    """There is no C compiler, or it failed; the text says which."""
+
+
+def load(source: Path, defines: tuple[str, ...], folder: Path | None = None) -> ctypes.CDLL:
+    """The library of `source` compiled with these -D definitions, kept in `folder`. CompileError."""
+    path = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if path is None:
+        raise CompileError("no C compiler")
+    flags = (*FLAGS, *(f"-D{define}" for define in defines))
+    key = "\n".join((source.read_text(), *flags, _version(path), _cpu()))
+    name = f"{source.stem}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.so"
+    library = (folder or cache_folder()) / name
+    if not library.exists():
+        _compile(path, source, flags, library)
+    return ctypes.CDLL(str(library))
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: the user's cache, as the desktop convention has it."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "kvlab" / "kernels"
+
+
+def _compile(compiler: str, source: Path, flags: tuple[str, ...], library: Path) -> None:
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            fresh = Path(folder) / library.name
+            command = [compiler, *flags, "-o", str(fresh), str(source), "-lm"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise CompileError(f"{compiler} failed: {(done.stderr.strip().splitlines() or ['no message'])[0]}")
+            os.replace(fresh, library)
+    except OSError as error:
+        raise CompileError(f"cannot keep compiled kernels: {error}") from error
+
+
+@cache
+def _version(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+
+
+@cache
+def _cpu() -> str:
+    """What -march=native depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+    except OSError:
+        return platform.machine() + platform.processor()
+    kept = ("model name", "flags", "Features", "CPU part", "model\t")
+    return "\n".join(line for line in lines if line.startswith(kept))

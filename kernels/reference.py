@@ -1,0 +1,31 @@
+"""The truth for every attention kernel: each query by itself, in float64, from the slots the view names.
+
+T new tokens, Q query heads, S slots, H key/value heads, D head size. Slow and short on purpose.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kvlab.memory.view import View, slots_of
+
+
+def attend(q_TQD: Tensor, k_SHD: Tensor, v_SHD: Tensor, view: View, scale: float) -> Tensor:
+    """o_TQD in float64: query t sees the tokens of its sequence up to its own position."""
+    o_TQD = torch.empty(q_TQD.shape, dtype=torch.float64)
+    token = 0
+    for index, (length, new) in enumerate(zip(view.length_B.tolist(), view.new_B.tolist(), strict=True)):
+        slot_N = slots_of(view, index)
+        for position in range(length - new, length):
+            seen_N = slot_N[: position + 1]
+            o_TQD[token] = _one(q_TQD[token].double(), k_SHD[seen_N].double(), v_SHD[seen_N].double(), scale)
+            token += 1
+    return o_TQD
+
+
+def _one(q_QD: Tensor, k_NHD: Tensor, v_NHD: Tensor, scale: float) -> Tensor:
+    groups = len(q_QD) // k_NHD.shape[1]  # query heads that share a key/value head
+    k_NQD, v_NQD = k_NHD.repeat_interleave(groups, 1), v_NHD.repeat_interleave(groups, 1)
+    weight_NQ = torch.softmax((k_NQD * q_QD).sum(-1) * scale, 0)
+    return (weight_NQ[..., None] * v_NQD).sum(0)

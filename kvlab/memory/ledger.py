@@ -1,0 +1,48 @@
+"""Which page group lies where: what a virtual store has mapped, checked on every move.
+
+A strategy that maps twice, unmaps what is not mapped or drops what still is has a bug: AssertionError.
+"""
+
+from __future__ import annotations
+
+
+class Ledger:
+    """Page groups by virtual and by physical number, and how often they were moved."""
+
+    def __init__(self, virtual_groups: int, physical_groups: int) -> None:
+        self.virtual_groups, self.physical_groups = virtual_groups, physical_groups
+        self.physical: dict[int, int] = {}  # virtual page group -> what lies under it
+        self.virtual: dict[int, int] = {}  # the other way round
+        self.backed: set[int] = set()  # physical page groups once mapped and not dropped since
+        self.maps = self.unmaps = self.drops = 0
+
+    def check_map(self, virtual: int, physical: int) -> None:
+        assert 0 <= virtual < self.virtual_groups, f"virtual page group {virtual} of {self.virtual_groups}"
+        assert 0 <= physical < self.physical_groups, f"physical page group {physical} of {self.physical_groups}"
+        assert virtual not in self.physical, f"virtual page group {virtual} is mapped already"
+        assert physical not in self.virtual, f"physical page group {physical} is mapped elsewhere"
+
+    def map(self, virtual: int, physical: int) -> None:
+        self.physical[virtual], self.virtual[physical] = physical, virtual
+        self.backed.add(physical)
+        self.maps += 1
+
+    def check_unmap(self, virtual: int) -> None:
+        assert virtual in self.physical, f"virtual page group {virtual} is not mapped"
+
+    def unmap(self, virtual: int) -> None:
+        del self.virtual[self.physical.pop(virtual)]
+        self.unmaps += 1
+
+    def check_drop(self, physical: int) -> None:
+        assert physical not in self.virtual, f"physical page group {physical} is still mapped"
+        assert physical in self.backed, f"physical page group {physical} has no memory to drop"
+
+    def drop(self, physical: int) -> None:
+        self.backed.remove(physical)
+        self.drops += 1
+
+    def check_mapped(self, first: int, last: int) -> None:
+        """Every virtual page group in [first, last] has memory."""
+        missing = [virtual for virtual in range(first, last + 1) if virtual not in self.physical]
+        assert not missing, f"virtual page groups {missing} are not mapped"

@@ -1,0 +1,49 @@
+"""Where keys and values lie: a store owns the memory of all layers and carries out a strategy's moves.
+
+Every layer's keys and values are token-major tensors [S, H, D] (S slots, H key/value heads, D head size)
+that stay the same for the store's whole life; only what backs them changes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from kvlab.kernels.copy import copy
+from kvlab.moves import Copy, Move
+
+
+class Store(ABC):
+    """The keys and values of one pool."""
+
+    _layers: list[tuple[Tensor, Tensor]]
+
+    def layer(self, index: int) -> tuple[Tensor, Tensor]:
+        """k_SHD, v_SHD of that layer: the same tensors for the store's whole life, dead after close."""
+        return self._layers[index]
+
+    def apply(self, moves: list[Move]) -> None:
+        """Carry out the moves in order. VmmError: that move did nothing, those before it are done."""
+        for move in moves:
+            assert move.pool == 0, f"{move}: the store has one pool"
+            self._apply(move)
+
+    @abstractmethod
+    def committed_bytes(self) -> int:
+        """What the operating system says is backed; 0 after close."""
+
+    @abstractmethod
+    def accounted_bytes(self) -> int:
+        """What must be backed after the moves so far."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give all memory back; a second time does nothing."""
+
+    @abstractmethod
+    def _apply(self, move: Move) -> None: ...
+
+    def _copy(self, move: Copy) -> None:
+        for k_SHD, v_SHD in self._layers:
+            copy(k_SHD, v_SHD, move.source, move.target, move.tokens)
