@@ -1,0 +1,203 @@
+"""The command `kvlab`: finds the verb, imports it alone, and turns what goes wrong into one line.
+
+Nothing heavy is imported here. A verb is a module with add_arguments(parser) and run(args) -> exit status.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import NamedTuple, NoReturn
+
+from kvlab.errors import UsageError
+
+
+class Verb(NamedTuple):
+    name: str
+    arguments: str
+    help: str
+    module: str
+    examples: tuple[str, ...]
+
+
+VERBS = (
+    Verb(
+        "run",
+        "[NAME=VALUE ...]",
+        "one run: a strategy serves a workload",
+        "kvlab.harness.run",
+        (
+            "kvlab run strategy=vattention max_len=2048 seed=1",
+            "kvlab run model=tiny dtype=float64 workload=fixed workload.num_requests=8 --json",
+        ),
+    ),
+    Verb(
+        "sweep",
+        "[NAME=VALUE,VALUE ...]",
+        "every combination of the values, each a run",
+        "kvlab.harness.sweep",
+        (
+            "kvlab sweep strategy=contiguous,paged,vattention block_size=8,16,32 seed='range(0,3)'",
+            "kvlab sweep 'strategy=glob(*)' model=tiny timing=false --dry-run",
+            "kvlab sweep --resume multirun/2030-01-31/12-00-00",
+        ),
+    ),
+    Verb(
+        "report",
+        "DIR",
+        "tables and figures from the runs in a directory",
+        "kvlab.harness.report",
+        ("kvlab report multirun/2030-01-31/12-00-00",),
+    ),
+    Verb(
+        "reproduce",
+        "NAME",
+        "published numbers beside ours",
+        "kvlab.reproduce.cli",
+        ("kvlab reproduce article",),
+    ),
+    Verb(
+        "strategies",
+        "",
+        "the strategies that are installed, and what each can do",
+        "kvlab.harness.strategies",
+        ("kvlab strategies", "kvlab strategies --json"),
+    ),
+    Verb(
+        "generate",
+        "--prompt TEXT",
+        "text from the model under a strategy",
+        "kvlab.harness.generate",
+        ("kvlab generate --prompt 'The capital of France is' --max-tokens 32 strategy=vattention",),
+    ),
+    Verb("fetch", "model", "download the model", "kvlab.harness.fetch", ("kvlab fetch model",)),
+    Verb(
+        "doctor",
+        "",
+        "what works on this machine, and what to do about the rest",
+        "kvlab.harness.doctor",
+        ("kvlab doctor",),
+    ),
+    Verb(
+        "demo",
+        "",
+        "three strategies on a real model at equal bytes: tables and figures",
+        "kvlab.harness.demo",
+        ("kvlab demo",),
+    ),
+)
+OVERRIDES = """\
+Overrides are NAME=VALUE; a sweep takes several values: a,b,c or range(0,3) or choice(a,b) or glob(*).
+  strategy, model, workload, admission, victim, forecast, experiment, tracking
+                                             names: a wrong one lists those that exist
+  seed, max_len, block_size, page_group_bytes, dtype, timing, pool_bytes (720MiB) or pool_blocks
+  workload.NAME, model.NAME, strategy.NAME   what the chosen one has: workload.num_requests=64 workload.rate=2.5
+  engine.max_seqs, engine.chunk, engine.clock, engine.temperature
+  hydra.run.dir=DIR, hydra.sweep.dir=DIR     where results go"""
+WITH_OVERRIDES = ("run", "sweep", "generate")
+
+
+class Parser(argparse.ArgumentParser):
+    """Wrong arguments are an error of one line, like every other."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0 ok, 1 failed, 2 refused or wrongly used, 130 interrupted."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        with _terminable():
+            return _dispatch(arguments)
+    except UsageError as error:
+        return _say(f"kvlab: {error}", 2)
+    except KeyboardInterrupt as stop:
+        return _say(f"kvlab: {stop or 'interrupted'}", 130)
+    except BrokenPipeError:
+        # The reader is gone (`| head`). What Python still wants to flush has to go somewhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def usage() -> str:
+    """What `kvlab --help` prints."""
+    width = max(len(f"{verb.name} {verb.arguments}") for verb in VERBS)
+    verbs = "\n".join(f"  {f'{verb.name} {verb.arguments}':{width}}  {verb.help}" for verb in VERBS)
+    examples = "\n".join(f"  {verb.examples[0]}" for verb in VERBS)
+    return f"""\
+usage: kvlab VERB ...   (kvlab VERB --help says more; kvlab --version)
+
+The lab bench for KV-cache memory management: the memory strategy is the only thing that changes.
+
+{verbs}
+
+{OVERRIDES}
+
+examples:
+{examples}"""
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from kvlab import __version__
+
+        print(f"kvlab {__version__}")
+        return 0
+    verb = next((verb for verb in VERBS if verb.name == arguments[0]), None)
+    if verb is None:
+        raise UsageError(f"{arguments[0]!r} is no verb; allowed is {', '.join(verb.name for verb in VERBS)}")
+    return _run(verb, arguments[1:])
+
+
+def _run(verb: Verb, arguments: list[str]) -> int:
+    module = import_module(verb.module)
+    epilog = "\n".join(("examples:", *(f"  {example}" for example in verb.examples)))
+    if verb.name in WITH_OVERRIDES:
+        epilog = f"{OVERRIDES}\n\n{epilog}"
+    parser = Parser(
+        prog=f"kvlab {verb.name}",
+        description=f"{verb.help[0].upper()}{verb.help[1:]}.",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    try:
+        args = parser.parse_intermixed_args(arguments)
+    except SystemExit:  # --help
+        return 0
+    status = module.run(args)
+    sys.stdout.flush()
+    return int(status)
+
+
+def _say(line: str, status: int) -> int:
+    print(line, file=sys.stderr)
+    return status
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Being told to end is like Ctrl-C: children are ended too, and finished runs stay readable."""
+    try:
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    except ValueError:  # not the main thread: whoever called us decides
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

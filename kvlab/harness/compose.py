@@ -1,0 +1,221 @@
+"""Overrides in, one plain configuration out. The only file that knows Hydra.
+
+Hydra composes and parses; kvlab starts its own processes, so Hydra's launchers and job settings are refused.
+Whatever is wrong with an override becomes a UsageError of one line that lists what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException, MissingConfigException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from kvlab.errors import UsageError
+from kvlab.harness import plugins
+from kvlab.harness.validate import validate
+
+HYDRA_NAMES = ("hydra.run.dir", "hydra.sweep.dir", "hydra.searchpath")
+
+
+@dataclass(frozen=True)
+class Composed:
+    """One run as it was asked for."""
+
+    config: dict[str, Any]  # what decides the run; a shared name that its strategy lacks is None
+    tracking: dict[str, Any]
+    lacking: tuple[str, ...]  # the shared names that its strategy lacks
+    run_dir: Path
+    sweep_dir: Path
+    sweep_params: dict[str, str]  # values for a sweep, from experiment=NAME
+
+    @property
+    def strategy(self) -> str:
+        return str(self.config["strategy"]["name"])
+
+
+class Composer:
+    """Hydra, started once for any number of compositions: `with Composer() as composer: ...`."""
+
+    def __enter__(self) -> Composer:
+        Plugins.instance().register(PluginPath)
+        for item in plugins.class_nodes():
+            ConfigStore.instance().store(group="strategy", name=item.name, node=dict(item.node))
+        GlobalHydra.instance().clear()
+        hydra.initialize_config_module("kvlab.conf", version_base="1.3", job_name="kvlab")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        GlobalHydra.instance().clear()
+
+    def compose(self, overrides: Sequence[str]) -> Composed:
+        """One run. Raises UsageError."""
+        parsed = self._parse(overrides)
+        for override in parsed:
+            _refuse_several(override)
+        try:
+            with warnings.catch_warnings(action="error"):  # a folder in hydra.searchpath that is not there
+                tree = hydra.compose("config", list(overrides), return_hydra_config=True)
+            return _composed(tree, [override.get_key_element() for override in parsed])
+        except (HydraException, OmegaConfBaseException, UserWarning) as error:
+            raise self._explain(error, parsed) from error
+
+    def expand(self, overrides: Sequence[str]) -> list[tuple[str, ...]]:
+        """The overrides of each combination that commas, range(), choice() and glob() stand for.
+
+        The sweep values of experiment=NAME count as if they stood before the overrides. Raises UsageError.
+        """
+        parsed = self._parse(overrides)
+        experiments = next((_alternatives(o) for o in parsed if o.get_key_element() == "experiment"), [""])
+        rest = [override for override in parsed if override.get_key_element() != "experiment"]
+        fixed = [str(override.input_line) for override in rest if not override.is_sweep_override()]
+        found: list[tuple[str, ...]] = []
+        for experiment in experiments:
+            chosen = [experiment] if experiment else []
+            params = self.compose([*chosen, *fixed]).sweep_params
+            presets = self._parse([f"{name}={value}" for name, value in params.items()])
+            axes = {override.get_key_element(): _alternatives(override) for override in [*presets, *rest]}
+            found += [(*chosen, *combination) for combination in product(*axes.values())]
+        return found
+
+    def _parse(self, overrides: Sequence[str]) -> list[Override]:
+        parser = OverridesParser.create(config_loader=_loader())
+        return [_parse(parser, override) for override in overrides]
+
+    def _explain(self, error: Exception, parsed: list[Override]) -> UsageError:
+        if isinstance(error, MissingConfigException) and error.options is not None:
+            group, _, name = str(error.missing_cfg_file).rpartition("/")
+            return UsageError(f"{group}={name}: allowed is {_words(error.options)}")
+        bad = next((o for o in parsed if f"Could not override '{o.key_or_group}'" in str(error)), None)
+        return UsageError(self._unknown(bad, parsed) if bad else " ".join(str(error).split()))
+
+    def _unknown(self, bad: Override, parsed: list[Override]) -> str:
+        """What may be written where `bad` was."""
+        name = str(bad.key_or_group)
+        parent, _, last = name.rpartition(".")
+        chosen = [str(o.input_line) for o in parsed if not o.is_delete() and _options(str(o.key_or_group))]
+        tree = hydra.compose("config", chosen)
+        node = OmegaConf.select(tree, parent, default=None) if parent else tree
+        if not isinstance(node, DictConfig):
+            return f"{name}: no such name; {parent} has no parts"
+        allowed = [str(key) for key in node]
+        near = difflib.get_close_matches(last, allowed, 1)
+        hint = f"; did you mean {parent + '.' if parent else ''}{near[0]}?" if near else ""
+        return f"{name}: no such name{hint} (allowed{' in ' + parent if parent else ''}: {_words(allowed)})"
+
+
+class PluginPath(SearchPathPlugin):
+    """Adds the packages of YAML files that plugins bring."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for distribution, module in plugins.conf_packages():
+            search_path.append(provider=distribution, path=f"pkg://{module}")
+
+
+def compose(overrides: Sequence[str]) -> Composed:
+    """One run. Raises UsageError."""
+    with Composer() as composer:
+        return composer.compose(overrides)
+
+
+def _loader() -> ConfigLoader:
+    return GlobalHydra.instance().config_loader()
+
+
+def _options(group: str) -> list[str]:
+    """The names of a group, plugins' included; none if there is no such group."""
+    return list(_loader().get_group_options(group))
+
+
+def _words(names: Iterable[str]) -> str:
+    return ", ".join(names) or "nothing yet"
+
+
+def _parse(parser: OverridesParser, line: str) -> Override:
+    try:
+        (override,) = parser.parse_overrides([line])
+    except HydraException as error:
+        raise UsageError(f"{line!r} is not an override; write name=value, as in block_size=32") from error
+    name = str(override.key_or_group)
+    if not name:
+        raise UsageError(f"{line!r} is not an override; write name=value, as in block_size=32")
+    if override.is_hydra_override() and name not in HYDRA_NAMES:
+        raise UsageError(f"{name}: allowed of Hydra's own settings is {_words(HYDRA_NAMES)}")
+    plain = override.is_delete() or override.is_sweep_override() or isinstance(override.value(), str)
+    if not plain and (options := _options(name)):
+        raise UsageError(f"{line}: allowed is {_words(options)}")
+    return override
+
+
+def _refuse_several(override: Override) -> None:
+    if override.is_sweep_override():
+        line = str(override.input_line)
+        raise UsageError(f"{line}: several values are for `kvlab sweep`; a list is written [a,b]")
+
+
+def _alternatives(override: Override) -> list[str]:
+    """The override once for each of its values."""
+    if not override.is_sweep_override():
+        return [str(override.input_line)]
+    if not override.is_discrete_sweep():
+        raise UsageError(f"{override.input_line}: allowed is a,b,c or range() or choice() or glob()")
+    name = override.get_key_element()
+    if name.startswith(("tracking", "hydra")):
+        raise UsageError(f"{override.input_line}: {name} is the same for a whole sweep; give one value")
+    return [f"{name}={value}" for value in override.sweep_string_iterator()]
+
+
+def _composed(tree: DictConfig, names: Iterable[str]) -> Composed:
+    own = tree.hydra
+    choices = OmegaConf.to_container(own.runtime.choices)
+    directories = Path(own.run.dir), Path(own.sweep.dir)
+    params = {str(name): str(value) for name, value in (own.sweeper.get("params") or {}).items()}
+    OmegaConf.set_struct(tree, False)
+    del tree["hydra"]
+    node = OmegaConf.to_container(tree.strategy, resolve=False) if tree.get("strategy") else None
+    plain = OmegaConf.to_container(tree, resolve=True)
+    assert isinstance(plain, dict)
+    assert isinstance(choices, dict)
+    config = _named({str(name): value for name, value in plain.items()}, choices, set(names))
+    tracking = config.pop("tracking", None) or {}
+    config = validate(config)
+    assert isinstance(node, dict)
+    lacking = _lacking(config, {str(name): value for name, value in node.items()})
+    return Composed({**config, **dict.fromkeys(lacking)}, tracking, lacking, *directories, params)
+
+
+def _named(config: dict[str, Any], choices: Mapping[Any, Any], names: set[str]) -> dict[str, Any]:
+    """Each group under the name it was chosen by; a class given by hand under its own."""
+    for group, choice in choices.items():
+        if isinstance(config.get(group), dict):
+            config[group] = {"name": choice, **config[group]}
+    if "strategy._target_" in names and "+strategy.name" not in names:
+        config["strategy"]["name"] = str(config["strategy"]["_target_"]).rpartition(".")[2].lower()
+    return config
+
+
+def _lacking(config: Mapping[str, Any], node: Mapping[str, Any]) -> tuple[str, ...]:
+    """The shared names that the strategy lacks. A pool counted in blocks needs block_size, whoever manages it."""
+    target = str(node.get("_target_"))
+    cls = plugins.strategy_class(target)
+    plugins.check_arguments(cls, node)
+    used = plugins.knobs(node, cls)
+    if config["pool_blocks"] is not None:
+        used = (*used, "block_size")
+    return tuple(name for name in plugins.SHARED if name not in used)

@@ -1,0 +1,54 @@
+"""What a person and W&B see of a sweep while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvlab.harness import rundir
+
+if TYPE_CHECKING:
+    from kvlab.harness.manifest import Manifest
+    from kvlab.harness.progress import Bar
+    from kvlab.harness.tracking import Tracker
+
+
+class Follow:
+    """Listens to the runs of a sweep."""
+
+    def __init__(self, manifest: Manifest, bar: Bar, tracker: Tracker) -> None:
+        self.manifest, self.bar, self.tracker = manifest, bar, tracker
+        self.shares: dict[Path, float] = {}  # of the runs under way, what part is done
+        self._move()
+
+    def event(self, directory: Path, event: dict[str, Any]) -> None:
+        if "line" in event:
+            with (directory / rundir.LOG).open("a") as log:
+                print(event["line"], file=log)
+        if "progress" in event:
+            done, total = event["progress"]
+            self.shares[directory] = done / total if total else 0.0
+            self._move()
+
+    def end(self, directory: Path, code: int) -> None:
+        """`code`: the exit status, which the result says in words."""
+        self.shares.pop(directory, None)
+        result = self.manifest.ended(directory)
+        self._move()
+        done = len(self.manifest.runs) - self.manifest.count("waiting")
+        self.bar.line(f"[{done}/{len(self.manifest.runs)}] {directory.name}: {_outcome(result)}")
+        if (directory / rundir.LOG).exists() and not (directory / rundir.LOG).stat().st_size:
+            (directory / rundir.LOG).unlink()
+        if result["status"] in rundir.FINISHED:
+            self.tracker.log(directory)
+
+    def _move(self) -> None:
+        total = len(self.manifest.runs)
+        self.bar.to(total - self.manifest.count("waiting") + sum(self.shares.values()), total)
+
+
+def _outcome(result: dict[str, Any]) -> str:
+    if result["status"] != "ok":
+        return f"{result['status']}: {result.get('reason')}"
+    speed = result.get("tokens_per_s")
+    return "ok" if speed is None else f"ok, {speed:,.1f} tokens/s"

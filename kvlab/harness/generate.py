@@ -1,0 +1,44 @@
+"""`kvlab generate`: text from the model, its keys and values managed by a strategy."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from kvlab.errors import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("overrides", metavar="NAME=VALUE", nargs="*", help="overrides, as for kvlab run")
+    add("--prompt", metavar="TEXT", required=True, help="what the model continues; - reads standard input")
+    add("--max-tokens", metavar="N", type=int, default=128, help="tokens to generate at most (default: 128)")
+    add("--temperature", metavar="T", type=float, default=0.0, help="0 takes the likeliest token (default)")
+    add("--json", action="store_true", help="print one object instead of the text as it comes")
+
+
+def run(args: argparse.Namespace) -> int:
+    from kvlab.harness.compose import compose
+    from kvlab.harness.run import notices
+
+    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    if not prompt:
+        raise UsageError("--prompt is empty: allowed is any text")
+    if args.max_tokens < 1:
+        raise UsageError(f"--max-tokens {args.max_tokens}: allowed is a whole number, 1 or more")
+    if not 0 <= args.temperature < float("inf"):
+        raise UsageError(f"--temperature {args.temperature}: allowed is a number, 0 or more")
+    composed = compose(args.overrides)
+    for line in notices(composed, args.overrides):
+        print(line, file=sys.stderr)
+    from kvlab.generate import generate
+
+    emit = (lambda text: None) if args.json else _emit
+    result = generate(composed.config, prompt, args.max_tokens, args.temperature, emit)
+    print(json.dumps(result, indent=1) if args.json else "")
+    return 0
+
+
+def _emit(text: str) -> None:
+    print(text, end="", flush=True)

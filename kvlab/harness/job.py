@@ -1,0 +1,113 @@
+"""One run in this process: `python -m kvlab.harness.job DIRECTORY` reads config.json and writes result.json.
+
+Speaks to its parent in lines of JSON on standard output: {"line": text} and {"progress": [done, total]}.
+A run that is told to stop leaves no result. Exits 0 if ok, 2 if refused, 1 if failed, 130 if told to stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kvlab.errors import UsageError
+from kvlab.harness import provenance, rundir
+
+Execute = Callable[[dict[str, Any], Path, Callable[[str], None], Callable[[int, int], None]], dict[str, Any]]
+SCHEMA_VERSION = 1
+EXITS = {"ok": 0, "refused": 2, "failed": 1}
+SECONDS_BETWEEN = 0.2  # progress lines
+
+
+def run_job(directory: Path, execute: Execute | None = None) -> int:
+    """Run what config.json says and write result.json; the exit status."""
+    began, clock = datetime.now(UTC), time.perf_counter()
+    try:
+        execute = execute or _engine()
+        outcome = execute(rundir.read_json(directory / rundir.CONFIG), directory, _line, Progress())
+        assert outcome["status"] in rundir.FINISHED, outcome["status"]
+    except UsageError as error:
+        rundir.fail(directory, str(error))
+        return 2
+    except Exception as error:
+        rundir.fail(directory, _one_line(error), traceback.format_exc())
+        return EXITS["failed"]
+    rundir.write_json(directory / rundir.RESULT, _complete(directory, outcome, began, clock))
+    return EXITS[outcome["status"]]
+
+
+class Progress:
+    """Passes on at most a few reports a second, and always the last."""
+
+    def __init__(self) -> None:
+        self.last = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self.last >= SECONDS_BETWEEN or done >= total:
+            self.last = now
+            _emit({"progress": [done, total]})
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        print("usage: python -m kvlab.harness.job DIRECTORY", file=sys.stderr)
+        return 2
+    _end_with_parent()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return run_job(Path(arguments[0]))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _engine() -> Execute:
+    from kvlab.run import execute
+
+    return execute
+
+
+def _complete(directory: Path, outcome: dict[str, Any], began: datetime, clock: float) -> dict[str, Any]:
+    """The outcome with everything needed to read and to repeat it."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "status": outcome["status"],
+        "started": began.isoformat(timespec="seconds"),
+        "wall_s": round(time.perf_counter() - clock, 3),
+        "overrides": rundir.read_json(directory / rundir.OVERRIDES) or [],
+        "config": rundir.read_json(directory / rundir.CONFIG),
+        "versions": provenance.versions(),
+        "machine": provenance.machine(),
+        **outcome,
+    }
+
+
+def _line(text: str) -> None:
+    _emit({"line": text})
+
+
+def _emit(event: dict[str, Any]) -> None:
+    print(json.dumps(event), flush=True)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _end_with_parent() -> None:
+    """A run whose parent is gone would disturb the timings of the next one (Linux only)."""
+    with contextlib.suppress(OSError, AttributeError):
+        set_death_signal = 1
+        ctypes.CDLL(None).prctl(set_death_signal, int(signal.SIGTERM))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

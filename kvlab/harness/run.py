@@ -1,0 +1,108 @@
+"""`kvlab run`: one run in a process of its own, its result in a directory of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvlab.errors import UsageError
+from kvlab.harness import rundir
+from kvlab.harness.summary import summary
+
+if TYPE_CHECKING:
+    from kvlab.harness.compose import Composed
+
+EXITS = {"ok": 0, "refused": 2, "failed": 1}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", metavar="NAME=VALUE", nargs="*", help="overrides of the configuration")
+    parser.add_argument("--json", action="store_true", help="print what result.json holds instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 ok, 2 refused or wrong values, 1 failed."""
+    from kvlab.harness.compose import compose
+
+    composed = compose(args.overrides)
+    directory = composed.run_dir
+    for line in notices(composed, args.overrides):
+        print(line, file=sys.stderr)
+    if _repeated(directory, composed.config):
+        print(f"finished earlier and not repeated: {directory}", file=sys.stderr)
+    else:
+        rundir.prepare(directory, composed.config, args.overrides)
+        _launch(directory)
+    result = rundir.read_result(directory)
+    assert result
+    status = _show(directory, result, args.json)
+    return _track(directory, composed) or status
+
+
+def notices(composed: Composed, overrides: Sequence[str]) -> list[str]:
+    """What was asked for and has no effect."""
+    lines = [
+        f"{composed.strategy} has no {line.partition('=')[0]}: {line} is ignored"
+        for line in overrides
+        if line.partition("=")[0] in composed.lacking
+    ]
+    if composed.sweep_params:
+        names = ", ".join(composed.sweep_params)
+        lines.append(f"the experiment's values of {names} are for `kvlab sweep`; this is one run of its base")
+    return lines
+
+
+def _repeated(directory: Path, config: dict[str, Any]) -> bool:
+    """Whether just this run is in the directory, finished."""
+    return rundir.read_json(directory / rundir.CONFIG) == rundir.plain(config) and rundir.is_finished(directory)
+
+
+def _launch(directory: Path) -> None:
+    from kvlab.harness.launch import run_one
+    from kvlab.harness.progress import Bar
+
+    with Bar("requests") as bar:
+
+        def listen(_: Path, event: dict[str, Any]) -> None:
+            if "line" in event:
+                bar.line(event["line"])
+            if "progress" in event:
+                bar.to(*event["progress"])
+
+        try:
+            run_one(directory, listen)
+        except KeyboardInterrupt:
+            again = "the same command with hydra.run.dir=" + str(directory)
+            raise KeyboardInterrupt(f"interrupted, no result in {directory}; {again} starts it again") from None
+
+
+def _show(directory: Path, result: dict[str, Any], as_json: bool) -> int:
+    if as_json:
+        print(json.dumps(result, indent=1))
+    elif result["status"] == "ok":
+        print(summary(result))
+        print(f"result: {directory / rundir.RESULT}")
+    if result["status"] == "refused":
+        print(f"kvlab: refused: {result.get('reason')}", file=sys.stderr)
+    if result["status"] == "failed":
+        details = directory / rundir.ERROR
+        if details.exists() and details.read_text().strip() == result["reason"]:
+            raise UsageError(result["reason"])
+        print(f"kvlab: failed: {result['reason']} (traceback: {details})", file=sys.stderr)
+    return EXITS[result["status"]]
+
+
+def _track(directory: Path, composed: Composed) -> int:
+    """1 if W&B was asked for and did not take the run."""
+    if composed.tracking.get("name") == "none":
+        return 0
+    from kvlab.harness.tracking import tracker_for
+
+    tracker = tracker_for(composed.tracking, directory)
+    print(tracker.line, file=sys.stderr)
+    tracker.log(directory)
+    return tracker.conclude()

@@ -1,0 +1,97 @@
+"""A run's directory: config.json and overrides.json before it starts, result.json last and whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kvlab.errors import UsageError
+
+CONFIG, OVERRIDES, RESULT, ERROR, LOG = "config.json", "overrides.json", "result.json", "error.txt", "log.txt"
+FINISHED = ("ok", "refused")
+
+
+def fingerprint(config: Mapping[str, Any]) -> str:
+    """Equal for two configurations that make the same run."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write through a temporary file beside it, so that a reader finds the old content or the new."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(plain(value), indent=1, allow_nan=False) + "\n")
+    temporary.replace(path)
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's own types; what is not a finite number becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return plain(value.item()) if hasattr(value, "item") else str(value)
+
+
+def read_json(path: Path) -> Any:
+    """The file's content; None if it is not there or not whole."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def read_result(directory: Path) -> dict[str, Any] | None:
+    """The result of a run, whatever its status; None while there is none."""
+    result = read_json(directory / RESULT)
+    return result if isinstance(result, dict) and "status" in result else None
+
+
+def is_finished(directory: Path) -> bool:
+    """Whether the run need not be repeated."""
+    result = read_result(directory)
+    return result is not None and result["status"] in FINISHED
+
+
+def prepare(directory: Path, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Make the directory ready for the run, or raise UsageError if it holds something else.
+
+    What an earlier try of the same run left behind is removed.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _refuse_foreign(directory, config)
+        for name in (RESULT, ERROR, LOG):
+            (directory / name).unlink(missing_ok=True)
+        write_json(directory / CONFIG, config)
+        write_json(directory / OVERRIDES, list(overrides))
+    except OSError as error:
+        raise UsageError(f"{directory}: cannot write there: {error.strerror}") from error
+
+
+def fail(directory: Path, reason: str, details: str = "") -> None:
+    """Leave an error where the result would be."""
+    (directory / ERROR).write_text((details or reason).rstrip() + "\n")
+    previous = {"schema_version": 1, "status": "failed", "reason": reason}
+    config, overrides = read_json(directory / CONFIG) or {}, read_json(directory / OVERRIDES) or []
+    write_json(directory / RESULT, {**previous, "overrides": overrides, "config": config})
+
+
+def _refuse_foreign(directory: Path, config: Mapping[str, Any]) -> None:
+    if not any(directory.iterdir()):
+        return
+    there = read_json(directory / CONFIG)
+    if not isinstance(there, dict) or not (directory / OVERRIDES).exists():
+        raise UsageError(f"{directory}: not empty and not a run's directory; choose another one")
+    mine = plain(config)
+    if there != mine:
+        keys = sorted(key for key in {*there, *mine} if there.get(key) != mine.get(key))
+        raise UsageError(f"{directory}: holds another run, which differs in {', '.join(keys)}; choose another one")

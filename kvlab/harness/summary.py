@@ -1,0 +1,46 @@
+"""The main numbers of one result in a few lines for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvlab.harness.results import flatten
+
+SHARES = (
+    ("utilization", "token state, of the pool"),
+    ("waste.reservation", "reservation"),
+    ("waste.internal", "internal"),
+    ("waste.external", "external"),
+    ("allocated_utilization", "token state, of what is held"),
+)
+COUNTS = (
+    ("mean_batch_size", "mean batch", ",.1f"),
+    ("tokens_per_s", "tokens/s", ",.1f"),
+    ("ttft_s.p50", "time to first token, s, median", ",.3f"),
+    ("tpot_s.p50", "time per output token, s, median", ",.4f"),
+    ("num_preemptions", "preemptions", ",d"),
+    ("recomputed_tokens", "tokens recomputed", ",d"),
+    ("num_refused", "requests refused", ",d"),
+    ("num_failed", "requests failed", ",d"),
+    ("peak_committed_bytes", "committed at most, bytes", ",d"),
+    ("num_ties", "close greedy choices", ",d"),
+    ("output_digest", "output digest", "s"),
+)
+
+
+def summary(result: Mapping[str, Any]) -> str:
+    """A line for each number that the result has."""
+    values = dict(flatten(result))
+    lines = [(words, f"{values[key]:.1%}") for key, words in SHARES if values.get(key) is not None]
+    lines += [(words, format(values[key], form)) for key, words, form in COUNTS if values.get(key) is not None]
+    if values.get("timing_valid") is False:
+        lines.append(("timing", _doubt(values)))
+    width = max((len(words) for words, _ in lines), default=0)
+    return "\n".join(f"{words:{width}}  {value}" for words, value in lines)
+
+
+def _doubt(values: Mapping[str, Any]) -> str:
+    share = values.get("others_cpu_share")
+    busy = f"others used {share:.0%} of the CPU" if share is not None else "others' CPU use is not known"
+    return f"not to be used ({busy})" if values.get("config.timing", True) else "not to be used (timing=false)"

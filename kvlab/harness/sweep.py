@@ -1,0 +1,137 @@
+"""`kvlab sweep`: every combination of the values given, each run in a process and a directory of its own.
+
+Runs whose timings count go one at a time; others (timing=false) fill the cores. A run that fails leaves its
+error and the sweep goes on. What is finished is never repeated, so a sweep can be stopped and taken up again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvlab.errors import UsageError
+from kvlab.harness.manifest import MANIFEST, Manifest, locked
+from kvlab.harness.provenance import available_bytes, cores
+
+if TYPE_CHECKING:
+    from kvlab.harness.plan import Plan, Planned
+    from kvlab.harness.tracking import Tracker
+
+POOL_GUESS = BESIDE_THE_POOL = 2**30  # bytes: a default pool, and weights with Python and torch, at most
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("overrides", metavar="NAME=VALUE,VALUE", nargs="*", help="overrides, with one or several values each")
+    add("--resume", metavar="DIR", help="take up the sweep in DIR; its own overrides hold unless some are given")
+    add("--jobs", metavar="N", type=int, help="runs at once where timing=false (default: as cores and memory allow)")
+    add("--dry-run", action="store_true", help="list the runs, in order, and stop")
+    add("--json", action="store_true", help=f"print what {MANIFEST} holds instead of tables")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 if every run is finished, 1 if some failed or could not be logged, 2 if all were refused."""
+    from kvlab.harness.plan import make_plan
+
+    if args.jobs is not None and args.jobs < 1:
+        raise UsageError(f"--jobs {args.jobs}: allowed is a whole number, 1 or more")
+    overrides = _overrides(args)
+    plan = make_plan(overrides)
+    print(plan.line, file=sys.stderr)
+    if args.dry_run:
+        print("\n".join(planned.label for planned in plan.runs))
+        return 0
+    with locked(plan.directory):
+        return _sweep(plan, overrides, args)
+
+
+def _overrides(args: argparse.Namespace) -> list[str]:
+    """W&B is on unless told otherwise; --resume means the directory's own overrides, and that directory."""
+    given = list(args.overrides)
+    if args.resume:
+        given = given or Manifest.overrides_in(Path(args.resume))
+        given = [line for line in given if not line.startswith("hydra.sweep.dir=")]
+        given.append(f"hydra.sweep.dir={quoted(args.resume)}")
+    tracked = any(re.match(r"[+~]*tracking\b", line) for line in given)
+    return given if tracked else [*given, "tracking=wandb"]
+
+
+def quoted(text: str) -> str:
+    """A value that Hydra's grammar takes as it is."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _sweep(plan: Plan, overrides: list[str], args: argparse.Namespace) -> int:
+    from kvlab.harness.tracking import tracker_for
+
+    manifest = Manifest(plan.directory, plan.runs, overrides)
+    if finished := manifest.finished():
+        print(f"{len(finished)} finished earlier and not repeated", file=sys.stderr)
+    tracker = tracker_for(plan.tracking, plan.directory, group=plan.directory.name)
+    print(tracker.line, file=sys.stderr)
+    for directory in finished:
+        tracker.log(directory)
+    try:
+        _launch(manifest, tracker, args.jobs)
+    except KeyboardInterrupt:
+        left = f"{manifest.count('ok', 'refused')} of {len(plan.runs)} runs are finished and stay"
+        again = f"kvlab sweep --resume {shlex.quote(str(plan.directory))}"
+        raise KeyboardInterrupt(f"interrupted: {left}; take it up with: {again}") from None
+    untracked = tracker.conclude()
+    unreported = _report(plan.directory, args.json)
+    return max(_conclude(manifest), untracked, unreported)
+
+
+def _launch(manifest: Manifest, tracker: Tracker, jobs: int | None) -> None:
+    from kvlab.harness.follow import Follow
+    from kvlab.harness.launch import run_all
+    from kvlab.harness.progress import Bar
+
+    timed = [run for run in manifest.waiting() if run.config["timing"]]
+    loose = [run for run in manifest.waiting() if not run.config["timing"]]
+    with Bar("runs", len(manifest.runs)) as bar:
+        follow = Follow(manifest, bar, tracker)
+        run_all(map(manifest.prepare, timed), 1, follow.event, follow.end)
+        run_all(map(manifest.prepare, loose), jobs or at_once(loose), follow.event, follow.end)
+
+
+def at_once(runs: list[Planned]) -> int:
+    """As many as there are cores, and as fit into memory."""
+    if not runs:
+        return 1
+    pools = [run.config["pool_bytes"] or POOL_GUESS for run in runs]
+    memory = available_bytes()
+    fitting = len(runs) if memory is None else memory // (max(pools) + BESIDE_THE_POOL)
+    return max(1, min(cores(), len(runs), fitting))
+
+
+def _report(directory: Path, as_json: bool) -> int:
+    """Tables and figures; 1 if they could not be made, which does not touch the results."""
+    from kvlab.harness.report import write_report
+
+    if as_json:
+        print((directory / MANIFEST).read_text(), end="")
+    try:
+        path = write_report(directory)
+    except Exception as error:
+        again = f"kvlab report {shlex.quote(str(directory))}"
+        print(f"no report: {type(error).__name__}: {error} (results are whole; {again})", file=sys.stderr)
+        return 1
+    if not as_json:
+        print(path.read_text())
+    print(f"report: {path}", file=sys.stderr)
+    return 0
+
+
+def _conclude(manifest: Manifest) -> int:
+    ok, refused, failed = (manifest.count(status) for status in ("ok", "refused", "failed"))
+    print(f"{ok} ok, {refused} refused, {failed} failed: {manifest.directory}", file=sys.stderr)
+    for line in manifest.failures():
+        print(line, file=sys.stderr)
+    if failed:
+        return 1
+    return 2 if refused and not ok else 0

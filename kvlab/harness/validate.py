@@ -1,0 +1,122 @@
+"""Every value of a composed configuration, looked at once: types, ranges, names, and what goes together.
+
+Hydra knows which names exist; this file knows what they may hold. Groups that plugins extend (workload,
+model) check their own parameters where they are built.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kvlab.errors import UsageError
+
+Check = Callable[[str, Any], Any]
+GROUPS = ("strategy", "model", "workload", "admission", "victim", "forecast")
+UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def validate(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with its values in their plain form (sizes in bytes). Raises UsageError."""
+    _names(config)
+    checked = {name: CHECKS[name](name, value) for name, value in config.items() if name in CHECKS}
+    engine = {name: ENGINE[name](f"engine.{name}", value) for name, value in config["engine"].items()}
+    checked = {**config, **checked, "engine": engine}
+    if checked["pool_bytes"] is not None and checked["pool_blocks"] is not None:
+        raise UsageError("pool_bytes and pool_blocks: both are given; they name the same memory, give one")
+    if checked["dtype"] == "float64" and checked["model"].get("name") != "tiny":
+        raise UsageError("dtype=float64: allowed with model=tiny only; here float32 or bfloat16")
+    return checked
+
+
+def whole(low: int) -> Check:
+    """A whole number, `low` or more."""
+
+    def check(name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise UsageError(f"{name}={value}: allowed is a whole number, {low} or more")
+        return value
+
+    return check
+
+
+def number(low: float) -> Check:
+    """A number, `low` or more."""
+
+    def check(name: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < float("inf"):
+            raise UsageError(f"{name}={value}: allowed is a number, {low} or more")
+        return float(value)
+
+    return check
+
+
+def one_of(*names: str) -> Check:
+    def check(name: str, value: Any) -> str:
+        if value not in names:
+            raise UsageError(f"{name}={value}: allowed is {', '.join(names)}")
+        return str(value)
+
+    return check
+
+
+def optional(inner: Check) -> Check:
+    return lambda name, value: None if value is None else inner(name, value)
+
+
+def size(name: str, value: Any) -> int:
+    """Bytes: a whole number, or one with a unit."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*(B|KiB|MiB|GiB)?", str(value))
+    amount = float(match[1]) * UNITS[match[2] or ""] if match and not isinstance(value, bool) else 0.0
+    if amount < 1 or amount != int(amount):
+        raise UsageError(f"{name}={value}: allowed is bytes, or a size such as 720MiB (KiB, MiB, GiB)")
+    return int(amount)
+
+
+def page_group(name: str, value: Any) -> int:
+    amount = size(name, value)
+    if amount % mmap.PAGESIZE:
+        raise UsageError(f"{name}={value}: allowed is a multiple of {mmap.PAGESIZE} bytes")
+    return amount
+
+
+def flag(name: str, value: Any) -> bool:
+    words = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
+    if str(value).lower() not in words:
+        raise UsageError(f"{name}={value}: allowed is true or false")
+    return words[str(value).lower()]
+
+
+CHECKS: dict[str, Check] = {
+    "seed": whole(0),
+    "max_len": whole(2),
+    "block_size": whole(1),
+    "page_group_bytes": page_group,
+    "pool_bytes": optional(size),
+    "pool_blocks": optional(whole(1)),
+    "dtype": one_of("float32", "bfloat16", "float64"),
+    "device": one_of("cpu"),
+    "executor": one_of("real"),
+    "timing": flag,
+}
+ENGINE: dict[str, Check] = {
+    "max_seqs": whole(1),
+    "chunk": optional(whole(1)),
+    "clock": one_of("wall", "steps"),
+    "temperature": number(0),
+}
+
+
+def _names(config: Mapping[str, Any]) -> None:
+    """Everything that is needed is there, and nothing else."""
+    needed = {**dict.fromkeys(GROUPS, dict), **dict.fromkeys(CHECKS), "engine": dict}
+    for name, kind in needed.items():
+        if name not in config or (kind and not isinstance(config[name], kind)):
+            raise UsageError(f"{name}={config.get(name)}: it is needed and cannot be left out")
+    unknown = [name for name in config if name not in needed]
+    unknown += [f"engine.{name}" for name in config["engine"] if name not in ENGINE]
+    if unknown:
+        allowed = [*needed, *(f"engine.{name}" for name in ENGINE)]
+        raise UsageError(f"{unknown[0]}: no such name; allowed is {', '.join(allowed)}")
