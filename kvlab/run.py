@@ -101,9 +101,12 @@ def _identity(config: dict[str, Any], planned: Plan) -> dict[str, Any]:
 
 
 def _serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Progress | None) -> dict[str, Any]:
+    import torch
+
     from kvlab.engine.real import real_engine
     from kvlab.kernels.attention import kernel_name
 
+    shape = planned.shape
     requests, model = planned.workload.requests, load(config["model"], config["dtype"]).model
     count = _counted(progress, len(requests))
     with real_engine(config, model, planned.strategy, requests, progress=count) as engine:
@@ -112,7 +115,7 @@ def _serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Pro
         share = others.share()
     _write(directory, engine)
     return {
-        "kernel": kernel_name(),
+        "kernel": kernel_name(getattr(torch, config["dtype"]), shape.head_dim, shape.q_heads // shape.kv_heads),
         **_metrics(planned, engine),
         **_step_times(engine),
         "others_cpu_share": share,

@@ -18,6 +18,7 @@ class Sampler:
 
     ties: list[tuple[int, int]] = field(default_factory=list)  # (request, position) of close greedy choices
 
+    @torch.inference_mode()
     def __call__(
         self,
         logits_NV: Tensor,

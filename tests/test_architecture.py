@@ -1,0 +1,74 @@
+"""Who may import what: three currencies, one direction, each foreign library in one place."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ONLY_IN = {
+    "hydra": {"kvlab/harness/compose.py"},
+    "omegaconf": {"kvlab/harness/compose.py"},
+    "wandb": {"kvlab/harness/tracking.py"},
+    "matplotlib": {"kvlab/harness/figures.py"},
+    "gguf": {"kvlab/model/gguf.py"},
+    "rich": {"kvlab/harness/"},
+    "safetensors": {"kvlab/model/"},
+    "tokenizers": {"kvlab/model/"},
+    "triton": {"kernels/"},
+    "torch": {"kvlab/memory/", "kvlab/model/", "kernels/", "kvlab/engine/", "kvlab/harness/provenance.py"},
+}
+NO_TORCH = ("strategies/", "kvlab/workload/", "kvlab/record/", "kvlab/engine/scheduler.py", "kvlab/engine/lanes.py")
+
+
+def sources() -> list[Path]:
+    folders = (ROOT / "kvlab", ROOT / "strategies", ROOT / "kernels")
+    links = {ROOT / "kvlab" / name for name in ("strategies", "kernels", "conf")}
+    return [path for folder in folders for path in folder.rglob("*.py") if not links & set(path.parents)]
+
+
+def imports(path: Path) -> set[str]:
+    """Full names of the modules that a file imports anywhere, type-checking blocks left out."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return names
+
+
+@pytest.mark.parametrize("library", ONLY_IN)
+def test_each_foreign_library_is_imported_in_one_place(library):
+    found = {
+        str(path.relative_to(ROOT))
+        for path in sources()
+        if any(name.split(".")[0] == library for name in imports(path))
+    }
+    assert all(any(name.startswith(place) for place in ONLY_IN[library]) for name in found), found
+
+
+def test_bookkeeping_never_imports_torch():
+    for path in sources():
+        name = str(path.relative_to(ROOT))
+        if name.startswith(NO_TORCH):
+            assert not any(module.split(".")[0] == "torch" for module in imports(path)), name
+
+
+def test_strategies_import_the_interface_and_numpy_only():
+    allowed = {"__future__", "numpy", "numpy.typing", "kvlab.strategy", "kvlab.eviction"}
+    for path in (ROOT / "strategies").glob("*.py"):
+        foreign = {name for name in imports(path) - allowed if name.split(".")[0] in ("kvlab", "torch", "hydra")}
+        assert not foreign, (path.name, foreign)
+
+
+def test_the_engine_never_imports_the_harness():
+    for path in sources():
+        if path.relative_to(ROOT).parts[:2] != ("kvlab", "harness"):
+            assert not any(name.startswith("kvlab.harness") for name in imports(path)), path
