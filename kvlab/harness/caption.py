@@ -19,10 +19,10 @@ def caption(runs: list[Run], directory: Path) -> str:
     facts = {
         "model": _seen(run.config.get("model") for run in runs),
         "dtype": _seen(run.config.get("dtype") for run in runs),
-        "workload": _seen(run.config.get("workload") for run in runs),
+        "workload": _seen(_workload(run) for run in runs),
         "pool": _seen(_pool(run) for run in runs),
         "page group": _seen(_page_group(run) for run in runs),
-        "kernel": _seen(run.values.get("kernel", run.config.get("attention")) for run in runs),
+        "kernel": _seen(run.values.get("kernel") for run in runs),
         "executor": _seen(run.values.get("executor") for run in runs),
         "machine": _seen(_machine(run) for run in runs),
         "commit": _seen(_commit(run) for run in runs),
@@ -53,31 +53,28 @@ def _page_group(run: Run) -> str:
     )
 
 
+def _workload(run: Run) -> str:
+    """Its name, and what stands behind the name in this run."""
+    source = str(run.values.get("workload.source") or "")
+    return f"{run.config.get('workload') or ''}{f' ({source})' if source else ''}"
+
+
 def _machine(run: Run) -> str:
-    return _under(run, "machine")
+    cpu, cores, memory = (run.values.get(f"machine.{name}") for name in ("cpu", "cores", "memory_bytes"))
+    known = [cpu, cores and f"{cores} cores", memory and size_text(memory)]
+    return ", ".join(str(fact) for fact in known if fact)
 
 
 def _commit(run: Run) -> str:
-    commit = str(run.values.get("commit") or run.values.get("git.commit") or "")
-    dirty = run.values.get("dirty", run.values.get("git.dirty"))
-    return commit[:10] + (" with changes" if commit and dirty else "")
-
-
-def _under(run: Run, name: str) -> str:
-    """A value, or those nested under it, as one text."""
-    nested = [str(value) for key, value in run.values.items() if key.startswith(f"{name}.") and value]
-    return str(run.values.get(name) or "") or " ".join(nested)
+    commit = str(run.values.get("versions.commit") or "")
+    return commit[:10] + (" with changes" if commit and run.values.get("versions.dirty") else "")
 
 
 def _command(runs: list[Run], directory: Path) -> str:
     """The sweep's, or that of the only run."""
     try:
-        command = json.loads((directory / SWEEP).read_text()).get("command")
-    except (OSError, ValueError, AttributeError):
-        command = None
-    if command:
-        return f"`{command if isinstance(command, str) else shlex.join(command)}`"
-    overrides = runs[0].values.get("overrides")
-    if len(runs) == 1 and isinstance(overrides, list):
-        return f"`{shlex.join(['kvlab', 'run', *overrides])}`"
-    return ""
+        overrides = json.loads((directory / SWEEP).read_text())["overrides"]
+        return f"`{shlex.join(['kvlab', 'sweep', *overrides])}`"
+    except (OSError, ValueError, LookupError, TypeError):
+        overrides = runs[0].values.get("overrides") if len(runs) == 1 else None
+    return f"`{shlex.join(['kvlab', 'run', *overrides])}`" if isinstance(overrides, list) else ""

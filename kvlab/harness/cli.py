@@ -58,7 +58,7 @@ VERBS = (
         "reproduce",
         "NAME",
         "published numbers beside ours",
-        "kvlab.reproduce.cli",
+        "kvlab.harness.reproduce",
         ("kvlab reproduce article",),
     ),
     Verb(

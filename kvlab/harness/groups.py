@@ -15,7 +15,16 @@ FIRST = ("strategy", "model", "workload", "max_len", "block_size", "page_group_b
 PLACEMENT = ("strategy", "block_size", "page_group_bytes")  # must not change a token
 ASIDE = ("seed", "timing")
 ASIDE_PREFIXES = ("hydra.", "tracking")
-DESCRIPTIVE = ("schema_version", "seed", "deterministic", "timing_valid", "capacity.", "versions.", "machine.")
+DESCRIPTIVE = (
+    "schema_version",
+    "seed",
+    "deterministic",
+    "timing_valid",
+    "capacity.",
+    "versions.",
+    "machine.",
+    "workload.",
+)
 
 
 class Spread(NamedTuple):

@@ -40,7 +40,7 @@ def test_prints_the_table(sweep, capsys):
     assert call(str(sweep)) == 0
     out = capsys.readouterr().out
     assert "| vattention |" in out
-    assert "model tiny; dtype float32; workload lognormal; pool 4 MiB (4,194,304 bytes, 4,096 tokens)" in out
+    assert "model tiny; dtype float32; workload lognormal (drawn); pool 4 MiB (4,194,304 bytes, 4,096 tokens)" in out
 
 
 def test_json_is_a_list_of_rows_and_nothing_else(sweep, capsys):
@@ -95,10 +95,11 @@ def test_the_verb_loads_nothing_heavy_until_it_runs():
 
 def test_caption_names_every_value_where_runs_differ_and_the_command(write_run, sweep):
     write_run("v", "vattention", 0, {"page_group_bytes": 65536}, capacity={"page_group_tokens": 85.3333})
-    (sweep / "sweep.json").write_text(json.dumps({"command": "kvlab sweep strategy=contiguous,paged"}))
+    (sweep / "sweep.json").write_text(json.dumps({"overrides": ["strategy=contiguous,paged"]}))
     text = caption(load(sweep)[0], sweep)
     assert "page group 64 KiB in one tensor = 85.33 tokens" in text
-    assert "machine a test machine; commit 0123456789; seeds 0, 1, 2" in text
+    assert "kernel reference; executor real; machine a test machine, 2 cores; commit 0123456789 with changes" in text
+    assert "seeds 0, 1, 2" in text
     assert "command `kvlab sweep strategy=contiguous,paged`" in text
     one = caption(load(sweep / "paged-1")[0], sweep / "paged-1")
     assert "command `kvlab run strategy=paged seed=1`" in one

@@ -1,0 +1,113 @@
+"""`kvlab reproduce NAME`: published values beside ours, one line each, with the verdict and the reason."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvlab.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvlab.reproduce.article import Article
+    from kvlab.reproduce.claims import Line
+
+NAMES = ("article",)
+HEAD = ["claim", "unit", "published", "measured", "deviation", "tolerance", "verdict"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("name", metavar="NAME", help=f"what to reproduce: {', '.join(NAMES)}")
+    add("--only", metavar="FIGURE,...", help="these figures alone")
+    add("--json", action="store_true", help="print a list of {figure, cell, published, measured, ...}")
+    add("--out", metavar="FILE", type=Path, help="also write the table to FILE, in Markdown")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0, or 1 if something is contradicted that no explanation is known for."""
+    if args.name not in NAMES:
+        raise UsageError(f"{args.name!r}: nothing of that name to reproduce; allowed is {', '.join(NAMES)}")
+    from kvlab.reproduce import article
+
+    done = article.reproduce(_figures(args.only, list(article.FIGURES)))
+    text = markdown(args.name, done)
+    if args.out:
+        _write(args.out, text)
+    print(json.dumps([line.record() for line in done.lines], indent=1) if args.json else text)
+    surprises = [line.claim.cell for line in done.lines if line.surprising]
+    if surprises:
+        print(f"contradicted, and not known why: {', '.join(surprises)}", file=sys.stderr)
+    return 1 if surprises else 0
+
+
+def markdown(name: str, article: Article) -> str:
+    """The table, the reasons, and how each value was measured."""
+    from kvlab.harness.table import grid
+
+    lines = article.lines
+    table = grid(HEAD, [_cells(line) for line in lines], left={"claim", "unit", "verdict"})
+    parts = [
+        f"# `kvlab reproduce {name}`",
+        f"Published: {article.title}. Measured: by asking the strategies. {article.setting}",
+        table.rstrip(),
+        _tally(lines),
+        *[f"**{_name(line)}**: {line.claim.why} ({_how(line)})" for line in lines if line.within is False],
+        article.comparison,
+        "## How each was measured",
+        _methods(lines),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _figures(only: str | None, allowed: list[str]) -> list[str]:
+    names = only.split(",") if only is not None else []
+    wrong = [name for name in names if name not in allowed]
+    if wrong:
+        raise UsageError(f"--only {','.join(wrong)}: no such figure; allowed is {', '.join(allowed)}")
+    return names
+
+
+def _cells(line: Line) -> list[str]:
+    claim, measured = line.claim, line.measured
+    digits = 1 if claim.tolerance else 0  # shares are printed with one
+    return [
+        _name(line),
+        claim.unit,
+        f"{claim.published:,.{digits}f}",
+        f"{measured.value:,.{2 * digits}f}" if measured else "-",
+        "-" if line.deviation is None else f"{line.deviation:+,.{3 * digits}f}" if line.deviation else "0",
+        f"{claim.tolerance:g}",
+        line.verdict,
+    ]
+
+
+def _name(line: Line) -> str:
+    return f"{line.claim.figure}: {line.claim.cell}"
+
+
+def _how(line: Line) -> str:
+    return line.measured.how if line.measured else "nothing measures it yet"
+
+
+def _methods(lines: list[Line]) -> str:
+    """A bullet for each way of measuring, with the claims it served."""
+    served: dict[str, list[str]] = {}
+    for line in lines:
+        served.setdefault(_how(line), []).append(line.claim.cell)
+    return "\n".join(f"- {'; '.join(cells)}: {how}" for how, cells in served.items())
+
+
+def _tally(lines: list[Line]) -> str:
+    verdicts = [line.verdict for line in lines]
+    kinds = ("reproduced", "contradicted", "waits for a later part")
+    return "; ".join(f"{verdicts.count(kind)} {kind}" for kind in kinds if kind in verdicts) + "."
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot write there: {error.strerror}") from error
