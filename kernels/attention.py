@@ -1,7 +1,7 @@
 """Attention of a launch on the CPU, over either geometry: each sequence by itself, whoever shares the launch.
 
-Single queries go through the C kernel, all in one call; longer pieces through torch, one by one. Without a
-C compiler everything goes through torch, and `kernel_name` says so.
+Pieces of a few tokens go through the C kernel, all in one call; longer ones through torch, one by one.
+Without a C compiler everything goes through torch, and `kernel_name` says so.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.kernels.decode import decode, kernel
+from kvlab.kernels.decode import decode, kernel, queries_of
 from kvlab.kernels.prefill import prefill
 from kvlab.memory.view import View
+
+SHORT = 8  # new tokens; below 4, torch's results depend on the number of threads
 
 
 def attend(q_TQD: Tensor, k_SHD: Tensor, v_SHD: Tensor, view: View, scale: float, compiled: bool = True) -> Tensor:
@@ -25,20 +27,18 @@ def attend(q_TQD: Tensor, k_SHD: Tensor, v_SHD: Tensor, view: View, scale: float
     function = kernel(q_TQD.dtype, head_dim, groups)[0] if compiled else None
     q_TQD = q_TQD.contiguous()
     o_TQD = torch.empty_like(q_TQD)
-    new_B = view.new_B.numpy()
-    first_B = np.cumsum(new_B, dtype=np.int64) - new_B  # packed tokens before each sequence
-    pieces = np.flatnonzero(new_B)
+    shortest = 1
     if function is not None:
-        single_N = np.flatnonzero(new_B == 1)
-        token_N = torch.from_numpy(first_B[single_N])
-        decode(function, q_TQD, k_SHD, v_SHD, o_TQD, view, torch.from_numpy(single_N), token_N, scale)
-        pieces = np.flatnonzero(new_B > 1)
-    for index in pieces.tolist():
-        tokens = slice(first_B[index], first_B[index] + new_B[index])
+        decode(function, q_TQD, k_SHD, v_SHD, o_TQD, view, queries_of(view, SHORT), scale)
+        shortest = SHORT + 1
+    new_B = view.new_B.numpy()
+    stop_B = np.cumsum(new_B, dtype=np.int64)
+    for index in np.flatnonzero(new_B >= shortest).tolist():
+        tokens = slice(stop_B[index] - new_B[index], stop_B[index])
         o_TQD[tokens] = prefill(q_TQD[tokens], k_SHD, v_SHD, view, index, scale)
     return o_TQD
 
 
 def kernel_name(dtype: torch.dtype = torch.float32, head_dim: int = 64, groups: int = 3) -> str:
-    """What single queries of that shape run through: "c", or "torch: " and why."""
+    """What decode runs through for that shape: "c", or "torch: " and why."""
     return kernel(dtype, head_dim, groups)[1]

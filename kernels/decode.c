@@ -1,7 +1,7 @@
-// Attention of one query token a sequence over its own keys and values, for both geometries.
+// Attention of single query tokens over their own sequences' keys and values, for both geometries.
 //
-// One item of work is one sequence's key/value head with the GROUPS query heads that share it: each
-// key and value is read once. Tokens are taken TILE at a time with a running maximum (online softmax),
+// One item of work is one query's key/value head with the GROUPS query heads that share it: each key
+// and value is read once. Tokens are taken TILE at a time with a running maximum (online softmax),
 // always from the first to the last, so that a sequence's sums are the same whatever the geometry, the
 // block size, the number of threads and the other sequences.
 //
@@ -172,18 +172,19 @@ static void attend_head(const element *q, const element *keys, const element *va
 }
 
 // q and o [T, H * GROUPS, HEAD_DIM]; keys and values [S, H, HEAD_DIM], slot_stride elements a slot.
-// Work on sequence[i], whose query is packed token token[i], for i < count. Contiguous rows: table is
-// NULL and start[b] is a slot; paged: row b of table, width entries each.
+// Query i < count is packed token token[i]; it sees the first seen[i] tokens of sequence[i]. Contiguous
+// rows: table is NULL and start[b] is the slot of sequence b's first token; paged: row b of table, of
+// width entries.
 void attend_decode(const element *q, const element *keys, const element *values, element *o,
-                   const int64_t *sequence, const int64_t *token, int64_t count, const int32_t *length,
+                   const int64_t *sequence, const int64_t *token, int64_t count, const int32_t *seen,
                    const int64_t *start, const int32_t *table, int64_t width, int64_t block_size,
                    int64_t kv_heads, int64_t slot_stride, double scale, int threads) {
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
     for (int64_t item = 0; item < count * kv_heads; item++) {
         int64_t b = sequence[item / kv_heads], head = item % kv_heads;
         int64_t query = (token[item / kv_heads] * kv_heads + head) * GROUPS * HEAD_DIM;
-        attend_head(q + query, keys + head * HEAD_DIM, values + head * HEAD_DIM, o + query, length[b],
-                    table ? 0 : start[b], table ? table + b * width : 0, block_size, slot_stride,
-                    (real)scale);
+        attend_head(q + query, keys + head * HEAD_DIM, values + head * HEAD_DIM, o + query,
+                    seen[item / kv_heads], table ? 0 : start[b], table ? table + b * width : 0, block_size,
+                    slot_stride, (real)scale);
     }
 }

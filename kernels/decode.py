@@ -1,6 +1,6 @@
 """Attention of single query tokens through the C kernel: decode.c compiled for one element type and shape.
 
-T packed tokens, Q query heads, S slots, H key/value heads, D head size, B sequences, N pieces.
+T packed tokens, Q query heads, S slots, H key/value heads, D head size, B sequences, N queries.
 """
 
 from __future__ import annotations
@@ -10,14 +10,38 @@ import logging
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kvlab.kernels.compiler import CompileError, load
 from kvlab.memory.view import Blocks, View
 
 ELEMENTS = {torch.float32: "FLOAT32", torch.float64: "FLOAT64", torch.bfloat16: "BFLOAT16"}
+
+
+class Queries(NamedTuple):
+    """Single queries, wherever they lie in a launch."""
+
+    sequence_N: NDArray[np.int64]  # index in the view
+    token_N: NDArray[np.int64]  # packed token
+    seen_N: NDArray[np.int32]  # leading tokens of the sequence that it sees, itself the last
+
+
+def queries_of(view: View, longest: int) -> Queries:
+    """The queries of all pieces of at most `longest` new tokens."""
+    new_B, length_B = view.new_B.numpy(), view.length_B.numpy()
+    if (new_B == 1).all():  # every step that only decodes
+        index_B = np.arange(len(new_B))
+        return Queries(index_B, index_B, length_B)
+    sequence_T = np.repeat(np.arange(len(new_B)), new_B)
+    token_N = np.flatnonzero(new_B[sequence_T] <= longest)
+    sequence_N = sequence_T[token_N]
+    left_N = np.cumsum(new_B, dtype=np.int64)[sequence_N] - token_N  # tokens of the piece from this one on
+    return Queries(sequence_N, token_N, (length_B[sequence_N] - left_N + 1).astype(np.int32))
 
 
 @cache
@@ -44,11 +68,10 @@ def decode(
     v_SHD: Tensor,
     o_TQD: Tensor,
     view: View,
-    piece_N: Tensor,
-    token_N: Tensor,
+    queries: Queries,
     scale: float,
 ) -> None:
-    """Write o_TQD[token_N] for the sequences piece_N of the view, one query each (int64)."""
+    """Write o_TQD of those queries."""
     kv_heads, head_dim = k_SHD.shape[1:]
     assert k_SHD.stride() == v_SHD.stride() == (k_SHD.stride(0), head_dim, 1), "keys and values are laid out alike"
     assert q_TQD.is_contiguous(), "queries are packed"
@@ -58,6 +81,6 @@ def decode(
         start, table, width, block_size = view.start_B.data_ptr(), None, 0, 1
     function(
         q_TQD.data_ptr(), k_SHD.data_ptr(), v_SHD.data_ptr(), o_TQD.data_ptr(),
-        piece_N.data_ptr(), token_N.data_ptr(), len(piece_N), view.length_B.data_ptr(),
+        *(x_N.ctypes.data for x_N in queries[:2]), len(queries.seen_N), queries.seen_N.ctypes.data,
         start, table, width, block_size, kv_heads, k_SHD.stride(0), scale, torch.get_num_threads(),
     )  # fmt: skip

@@ -1,0 +1,264 @@
+"""Stores carry moves out in order, and what they say is backed is what the operating system says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from kvlab.errors import UsageError
+from kvlab.memory.build import build_store
+from kvlab.memory.dense import DenseStore
+from kvlab.memory.host_vmm import PAGE_BYTES, Reservation, VmmError
+from kvlab.memory.virtual import VirtualStore
+from kvlab.moves import Copy, Drop, Map, Unmap
+from kvlab.strategies.paged import Paged
+from kvlab.strategies.vattention import VAttention
+from kvlab.strategy import Arrival, Memory
+
+LAYERS, HEADS, DIM = 3, 2, 16
+SLOTS_PER_PAGE = PAGE_BYTES // (HEADS * DIM * 4)  # float32: 32
+GROUP_BYTES = 2 * LAYERS * PAGE_BYTES
+
+
+@pytest.fixture
+def dense():
+    store = DenseStore(LAYERS, 100, HEADS, DIM, torch.float32)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def virtual():
+    store = VirtualStore(LAYERS, 6 * SLOTS_PER_PAGE, HEADS, DIM, torch.float32, PAGE_BYTES, 4)
+    yield store
+    store.close()
+
+
+def fill(store, start, stop, value):
+    """Keys of layer l get value + l, its values value + l + 0.5."""
+    for layer in range(LAYERS):
+        k_SHD, v_SHD = store.layer(layer)
+        k_SHD[start:stop] = value + layer
+        v_SHD[start:stop] = value + layer + 0.5
+
+
+def holds(store, start, stop, value):
+    return all(
+        bool((k_SHD[start:stop] == value + layer).all() and (v_SHD[start:stop] == value + layer + 0.5).all())
+        for layer, (k_SHD, v_SHD) in ((layer, store.layer(layer)) for layer in range(LAYERS))
+    )
+
+
+def test_a_dense_store_is_backed_whole_from_the_start(dense):
+    nbytes = 2 * LAYERS * 100 * HEADS * DIM * 4
+    assert dense.committed_bytes() == dense.accounted_bytes() == -(-nbytes // PAGE_BYTES) * PAGE_BYTES
+    fill(dense, 0, 100, 1)
+    assert dense.committed_bytes() == dense.accounted_bytes()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_layers_are_token_major_and_apart(dtype):
+    store = DenseStore(LAYERS, 10, HEADS, DIM, dtype)
+    for layer in range(LAYERS):
+        for kv_SHD in store.layer(layer):
+            assert kv_SHD.shape == (10, HEADS, DIM)
+            assert kv_SHD.stride() == (HEADS * DIM, DIM, 1)
+            assert kv_SHD.dtype == dtype
+    fill(store, 0, 10, 8)
+    assert holds(store, 0, 10, 8)
+    assert store.layer(1)[0] is store.layer(1)[0]
+    store.close()
+
+
+def test_copies_reach_every_layer_in_order(dense):
+    fill(dense, 0, 10, 1)
+    fill(dense, 10, 20, 2)
+    dense.apply([Copy(0, 50, 10), Copy(10, 0, 10), Copy(50, 60, 5)])
+    assert holds(dense, 50, 60, 1)
+    assert holds(dense, 0, 10, 2)
+    assert holds(dense, 60, 65, 1)
+    assert holds(dense, 10, 20, 2)
+
+
+@pytest.mark.parametrize("move", [Map(0, 0), Unmap(0), Drop(0)])
+def test_a_dense_store_has_nothing_to_map(dense, move):
+    with pytest.raises(AssertionError, match="nothing to map"):
+        dense.apply([move])
+
+
+@pytest.mark.parametrize("kind", ["dense", "virtual"])
+def test_a_move_for_another_pool_is_a_bug(kind, request):
+    with pytest.raises(AssertionError, match="one pool"):
+        request.getfixturevalue(kind).apply([Copy(0, 50, 1, pool=1)])
+
+
+def test_copies_that_overlap_are_a_bug(dense):
+    with pytest.raises(AssertionError, match="overlap"):
+        dense.apply([Copy(0, 5, 6)])
+
+
+@pytest.mark.parametrize("kind", ["dense", "virtual"])
+def test_closing_gives_everything_back_once(kind, request):
+    store = request.getfixturevalue(kind)
+    store.close()
+    store.close()
+    assert store.committed_bytes() == 0
+
+
+def test_map_unmap_drop_move_exactly_one_page_a_reservation(virtual):
+    assert virtual.committed_bytes() == 0
+    virtual.apply([Map(0, 1), Map(1, 0)])
+    assert virtual.committed_bytes() == virtual.accounted_bytes() == 2 * GROUP_BYTES
+    fill(virtual, 0, 2 * SLOTS_PER_PAGE, 1)
+    virtual.apply([Unmap(1)])
+    assert virtual.committed_bytes() == virtual.accounted_bytes() == 2 * GROUP_BYTES
+    virtual.apply([Drop(0)])
+    assert virtual.committed_bytes() == virtual.accounted_bytes() == GROUP_BYTES
+    assert holds(virtual, 0, SLOTS_PER_PAGE, 1)
+
+
+def test_a_page_group_takes_its_contents_along(virtual):
+    virtual.apply([Map(0, 2)])
+    fill(virtual, 0, SLOTS_PER_PAGE, 7)
+    virtual.apply([Unmap(0), Map(5, 2)])
+    assert holds(virtual, 5 * SLOTS_PER_PAGE, 6 * SLOTS_PER_PAGE, 7)
+
+
+def test_moves_take_effect_one_by_one(virtual):
+    """Physical group 0 is copied into while under 1, then moved under 3 and copied from there."""
+    virtual.apply([Map(0, 1)])
+    fill(virtual, 0, SLOTS_PER_PAGE, 3)
+    n = SLOTS_PER_PAGE
+    virtual.apply([Map(1, 0), Copy(0, n, n), Unmap(1), Map(3, 0), Map(1, 2), Copy(3 * n, n, n)])
+    assert holds(virtual, n, 2 * n, 3)
+    assert holds(virtual, 3 * n, 4 * n, 3)
+
+
+@pytest.mark.parametrize(
+    ("moves", "message"),
+    [
+        ([Map(0, 0), Map(0, 1)], "virtual page group 0 is mapped already"),
+        ([Map(0, 0), Map(1, 0)], "physical page group 0 is mapped elsewhere"),
+        ([Map(6, 0)], "virtual page group 6 of 6"),
+        ([Map(0, 4)], "physical page group 4 of 4"),
+        ([Unmap(0)], "virtual page group 0 is not mapped"),
+        ([Map(0, 0), Unmap(0), Unmap(0)], "virtual page group 0 is not mapped"),
+        ([Map(0, 0), Drop(0)], "physical page group 0 is still mapped"),
+        ([Drop(0)], "physical page group 0 has no memory"),
+        ([Map(0, 0), Copy(0, SLOTS_PER_PAGE, 1)], r"virtual page groups \[1\] are not mapped"),
+        ([Map(0, 0), Map(2, 1), Copy(SLOTS_PER_PAGE - 1, 2 * SLOTS_PER_PAGE, 2)], r"groups \[1\] are not mapped"),
+    ],
+)
+def test_what_a_strategy_must_never_ask(virtual, moves, message):
+    with pytest.raises(AssertionError, match=message):
+        virtual.apply(moves)
+
+
+def test_the_ledger_counts(virtual):
+    virtual.apply([Map(0, 0), Map(1, 1), Unmap(0), Map(2, 0), Unmap(1), Drop(1)])
+    ledger = virtual.ledger
+    assert (ledger.maps, ledger.unmaps, ledger.drops) == (3, 2, 1)
+    assert ledger.physical == {2: 0}
+    assert ledger.backed == {0}
+
+
+@pytest.mark.parametrize("fails_at", range(2 * LAYERS))
+@pytest.mark.parametrize("backed", [False, True])
+def test_a_map_that_fails_half_way_leaves_nothing_behind(virtual, monkeypatch, fails_at, backed):
+    """What it had mapped is unmapped, what it had backed is dropped, and the same map works afterwards."""
+    virtual.apply([Map(1, 1), *([Map(0, 3)] if backed else [])])
+    fill(virtual, SLOTS_PER_PAGE, 2 * SLOTS_PER_PAGE, 1)
+    if backed:
+        fill(virtual, 0, SLOTS_PER_PAGE, 2)
+        virtual.apply([Unmap(0)])
+    before = virtual.committed_bytes()
+    calls, real = [], Reservation.map
+
+    def refuse(self, *arguments):
+        calls.append(arguments)
+        if len(calls) == fails_at + 1:
+            raise VmmError("mmap", "Cannot allocate memory")
+        real(self, *arguments)
+
+    monkeypatch.setattr(Reservation, "map", refuse)
+    with pytest.raises(VmmError, match="Cannot allocate"):
+        virtual.apply([Map(0, 3), Map(2, 2)])
+    monkeypatch.undo()
+    assert len(calls) == fails_at + 1
+    assert virtual.committed_bytes() == virtual.accounted_bytes() == before
+    assert not any(place.readable(0) for place in virtual._reservations)
+    virtual.apply([Map(0, 3)])
+    assert holds(virtual, SLOTS_PER_PAGE, 2 * SLOTS_PER_PAGE, 1)
+    if backed:
+        assert holds(virtual, 0, SLOTS_PER_PAGE, 2)
+
+
+def test_page_groups_need_not_hold_whole_tokens():
+    """Slots of 768 bytes in pages of 4096: a token lies across two page groups."""
+    store = VirtualStore(2, 64, 3, 64, torch.float32, PAGE_BYTES, 8)
+    store.apply([Map(0, 5), Map(1, 2), Map(2, 7)])
+    k_SHD, v_SHD = store.layer(1)
+    whole = 3 * PAGE_BYTES // 768
+    k_SHD[:whole] = torch.arange(whole)[:, None, None]
+    v_SHD[:whole] = -k_SHD[:whole]
+    assert (k_SHD[:whole, 2, 63] == torch.arange(whole)).all()
+    assert not store.layer(0)[0][:whole].any()
+    store.apply([Copy(0, 8, 8)])
+    assert (k_SHD[8:16, 0, 0] == torch.arange(8)).all()
+    with pytest.raises(AssertionError, match="not mapped"):
+        store.apply([Copy(0, 9, 8)])  # its last token ends in page group 3
+    store.close()
+
+
+def test_slots_far_out_are_addressed():
+    """2^31 elements and more into a layer: an index of 32 bits would wrap."""
+    slots = 12_000_000  # of 1 KiB: 11 GiB for each of the two reservations, 3 * 10^9 elements
+    store = VirtualStore(1, slots, 4, 64, torch.float32, 1 << 16, 2)
+    last = slots * 1024 // (1 << 16) - 1
+    store.apply([Map(0, 0), Map(last, 1)])
+    store.layer(0)[0][slots - 1] = 4.0
+    store.apply([Copy(slots - 1, 0, 1)])
+    assert (store.layer(0)[0][0] == 4.0).all()
+    store.close()
+
+
+@pytest.mark.parametrize("page_bytes", [0, 100, PAGE_BYTES + 512])
+def test_pages_the_system_cannot_map_are_refused(page_bytes):
+    with pytest.raises(UsageError, match=f"page_group_bytes={page_bytes}: allowed are multiples of {PAGE_BYTES}"):
+        VirtualStore(1, 10, 1, 64, torch.float32, page_bytes, 4)
+
+
+def test_a_virtual_pool_needs_a_page_group():
+    with pytest.raises(UsageError, match="0 page groups"):
+        VirtualStore(1, 10, 1, 64, torch.float32, PAGE_BYTES, 0)
+
+
+def memory(token_bytes, page_group_bytes):
+    return Memory(64 * 1024 * 16, token_bytes, 200, 4, 200, (None,) * LAYERS, page_group_bytes)
+
+
+def test_build_store_follows_the_strategy():
+    token_bytes = 2 * LAYERS * HEADS * DIM * 4
+    strategy = Paged(memory(token_bytes, GROUP_BYTES))
+    store = build_store(strategy, LAYERS, HEADS, DIM, torch.float32)
+    assert isinstance(store, DenseStore)
+    assert len(store.layer(0)[0]) == strategy.pools[0].slots
+    store.close()
+    with pytest.raises(AssertionError, match="a token has"):
+        build_store(strategy, LAYERS, HEADS, 2 * DIM, torch.float32)
+
+
+def test_a_vattention_store_backs_what_the_strategy_says():
+    token_bytes = 2 * LAYERS * HEADS * DIM * 4
+    strategy = VAttention(memory(token_bytes, GROUP_BYTES))
+    store = build_store(strategy, LAYERS, HEADS, DIM, torch.float32)
+    rng = np.random.default_rng(0)
+    for seq in range(40):
+        assert strategy.admit(Arrival(seq, 33, 33, 200, 200), 33)
+        strategy.extend(seq, 33, int(rng.integers(34, 120)))
+        store.apply(strategy.drain())
+        assert store.committed_bytes() == store.accounted_bytes() == strategy.usage().backed
+        if seq >= 2:
+            strategy.release(seq - 2)
+    store.close()
