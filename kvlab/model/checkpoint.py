@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvlab.errors import UsageError
-from kvlab.model.shape import RopeScaling, Shape
+from kvlab.model.shape import RopeScaling, Shape, about
 from kvlab.model.weights import Weights, fuse, open_safetensors, parts
 
 if TYPE_CHECKING:
@@ -41,16 +41,22 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         self.folder, self.name = folder, folder.resolve().name
         self.config = _read(folder / "config.json")
-        self.shape = _shape(folder / "config.json", self.config)
+        with about(folder / "config.json"):
+            self.shape = _shape(self.config)
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
         """From tokenizer.json; None without one. UsageError: damaged."""
         from kvlab.model.tokenizer import from_directory
 
-        path = self.folder / "generation_config.json"
-        eos = (_read(path) if path.exists() else self.config).get("eos_token_id")
-        return from_directory(self.folder, eos if isinstance(eos, list) else [] if eos is None else [eos])
+        eos = (self._beside("generation_config.json") or self.config).get("eos_token_id")
+        ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
+        return from_directory(self.folder, ids, self._beside("tokenizer_config.json"))
+
+    def _beside(self, name: str) -> dict[str, Any]:
+        """An optional file: empty if it is not there."""
+        path = self.folder / name
+        return _read(path) if path.exists() else {}
 
     def weights(self, dtype: str) -> Weights:
         """UsageError: a file or a tensor is missing, truncated or has another size than config.json says."""
@@ -100,18 +106,18 @@ def _read(path: Path) -> dict[str, Any]:
     return value
 
 
-def _shape(path: Path, config: dict[str, Any]) -> Shape:
+def _shape(config: dict[str, Any]) -> Shape:
     architectures = config.get("architectures")
     if architectures != ["LlamaForCausalLM"]:
-        raise UsageError(f"{path}: architectures {architectures}; allowed is ['LlamaForCausalLM']")
+        raise UsageError(f"architectures {architectures}; allowed is ['LlamaForCausalLM']")
     for key, allowed in ALLOWED.items():
         if config.get(key, allowed) != allowed:
-            raise UsageError(f"{path}: {key}={config[key]}; allowed is {allowed}")
+            raise UsageError(f"{key}={config[key]}; allowed is {allowed}")
 
     def number(key: str, default: float | None = None) -> Any:
-        return _number(path, config, key, default)
+        return _number(config, key, default)
 
-    rope = _rope(path, config)
+    rope = _rope(config)
     hidden, q_heads = number("hidden_size"), number("num_attention_heads")
     return Shape(
         layers=number("num_hidden_layers"),
@@ -121,38 +127,38 @@ def _shape(path: Path, config: dict[str, Any]) -> Shape:
         hidden=hidden,
         ffn=number("intermediate_size"),
         vocab=number("vocab_size"),
-        rope_theta=float(_number(path, rope, "rope_theta", number("rope_theta", 10000.0))),
+        rope_theta=float(_number(rope, "rope_theta", number("rope_theta", 10000.0))),
         rms_eps=float(number("rms_norm_eps", 1e-6)),
         tied=bool(config.get("tie_word_embeddings", False)),
         max_position=number("max_position_embeddings", 2048),
-        rope_scaling=_scaling(path, rope),
+        rope_scaling=_scaling(rope),
     )
 
 
-def _rope(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+def _rope(config: dict[str, Any]) -> dict[str, Any]:
     """The rotary part, which is called rope_parameters today and was called rope_scaling."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(rope, dict):
-        raise UsageError(f"{path}: rope_parameters={rope}; allowed is an object")
+        raise UsageError(f"rope_parameters={rope}; allowed is an object")
     return rope
 
 
-def _scaling(path: Path, rope: dict[str, Any]) -> RopeScaling | None:
+def _scaling(rope: dict[str, Any]) -> RopeScaling | None:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
         return None
     if kind != "llama3":
-        raise UsageError(f"{path}: rope_type {kind!r}; allowed is 'default' or 'llama3'")
+        raise UsageError(f"rope_type {kind!r}; allowed is 'default' or 'llama3'")
     return RopeScaling(
-        factor=_number(path, rope, "factor"),
-        low_freq_factor=_number(path, rope, "low_freq_factor"),
-        high_freq_factor=_number(path, rope, "high_freq_factor"),
-        original_max_position=_number(path, rope, "original_max_position_embeddings"),
+        factor=_number(rope, "factor"),
+        low_freq_factor=_number(rope, "low_freq_factor"),
+        high_freq_factor=_number(rope, "high_freq_factor"),
+        original_max_position=_number(rope, "original_max_position_embeddings"),
     )
 
 
-def _number(path: Path, values: dict[str, Any], key: str, default: float | None = None) -> Any:
+def _number(values: dict[str, Any], key: str, default: float | None = None) -> Any:
     value = default if values.get(key) is None else values[key]
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise UsageError(f"{path}: {key}={value}; allowed is a number above 0")
+        raise UsageError(f"{key}={value}; allowed is a number above 0")
     return value

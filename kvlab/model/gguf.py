@@ -7,6 +7,7 @@ put back into the order that turns halves (0, D/2), (1, D/2 + 1) ...
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from kvlab.errors import UsageError
 from kvlab.model.cache import cache_dir, sha256, staged
 from kvlab.model.gguf_header import Header, read_header
-from kvlab.model.shape import Shape
+from kvlab.model.shape import Shape, about
 from kvlab.model.weights import Weights, fuse, load_fused, parts, save_safetensors
 
 if TYPE_CHECKING:
@@ -40,12 +41,13 @@ class GgufFile:
         """`checksum`: sha256 that the file must have."""
         self.path, self.name, self.checksum = path, name, checksum
         self.header: Header = read_header(path)
-        self.shape = _shape(path, self.header)
-        self._check_tensors()
+        with about(path):
+            self.shape = _shape(self.header)
+            self._check_tensors()
 
     @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The file's own. UsageError: of a kind that is not supported."""
+    def tokenizer(self) -> Tokenizer | None:
+        """The file's own; None without one. UsageError: damaged, or of another kind than SmolLM's."""
         from kvlab.model.tokenizer import from_gguf
 
         return from_gguf(self.path, self.header.metadata)
@@ -59,38 +61,42 @@ class GgufFile:
         if self.checksum not in (None, found):
             raise UsageError(f"{self.path}: damaged (sha256 {found}, expected {self.checksum})")
         path = cache_dir() / "converted" / f"{found[:32]}-{dtype}-{FORMAT}.safetensors"
-        if not path.exists():
-            with staged(path) as unfinished:
-                save_safetensors(fuse(self.shape, self._part, dtype), unfinished)
+        if path.exists():
+            with suppress(UsageError):  # damaged: converted anew
+                return load_fused(self.shape, path)
+        with staged(path) as unfinished:
+            save_safetensors(fuse(self.shape, self._part, dtype), unfinished)
         return load_fused(self.shape, path)
 
     def _check_tensors(self) -> None:
         """Every tensor the model needs is there, with its size, inside the file; and no other."""
+        if self.shape.layers > len(self.header.tensors):
+            raise UsageError(f"damaged, {self.shape.layers} layers in {len(self.header.tensors)} tensors")
         expected = {_stored_name(part): size for part, size in parts(self.shape).items()}
         for name, size in expected.items():
             if name not in self.header.tensors:
-                raise UsageError(f"{self.path}: damaged, tensor {name} is missing")
+                raise UsageError(f"damaged, tensor {name} is missing")
             if self.header.tensors[name].size != size:
                 found = self.header.tensors[name].size
-                raise UsageError(f"{self.path}: damaged, tensor {name} is {found}, expected {size}")
+                raise UsageError(f"damaged, tensor {name} is {found}, expected {size}")
         for name in self.header.tensors.keys() - expected.keys():
-            raise UsageError(f"{self.path}: tensor {name} has no place in a Llama without biases and experts")
+            raise UsageError(f"tensor {name} has no place in a Llama without biases and experts")
         self._check_ends()
 
     def _check_ends(self) -> None:
         length = self.path.stat().st_size
         for name, info in self.header.tensors.items():
-            end = info.start + math.prod(_stored_size(self.path, info.size, info.type))
+            end = info.start + math.prod(_stored_size(info.size, info.type))
             if end > length:
-                raise UsageError(f"{self.path}: truncated, tensor {name} ends at byte {end:,} of {length:,}")
+                raise UsageError(f"truncated, tensor {name} ends at byte {end:,} of {length:,}")
 
     def _part(self, part: str) -> Any:
         import torch
 
         info = self.header.tensors[_stored_name(part)]
-        size = _stored_size(self.path, info.size, info.type)
-        raw = np.memmap(self.path, np.uint8, "r", info.start, size)
-        values = _dequantise(self.path, raw, info.type).reshape(info.size)
+        raw = np.memmap(self.path, np.uint8, "r", info.start, _stored_size(info.size, info.type))
+        with about(self.path):
+            values = _dequantise(raw, info.type).reshape(info.size)
         if part.endswith((".q", ".k")):
             values = halves(values, self.shape.head_dim)
         return torch.from_numpy(values)
@@ -107,19 +113,19 @@ def _stored_name(part: str) -> str:
     return f"blk.{layer}.{NAMES[kind]}.weight" if layer else f"{NAMES[kind]}.weight"
 
 
-def _stored_size(path: Path, size: tuple[int, ...], kind: int) -> tuple[int, ...]:
+def _stored_size(size: tuple[int, ...], kind: int) -> tuple[int, ...]:
     """The shape of the tensor's bytes: a row of numbers becomes a row of whole quantised blocks."""
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
     if kind not in set(GGMLQuantizationType):
-        raise UsageError(f"{path}: damaged, unknown tensor type {kind}")
+        raise UsageError(f"damaged, unknown tensor type {kind}")
     numbers, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
     if size[-1] % numbers:
-        raise UsageError(f"{path}: damaged, a row of {size[-1]} numbers in blocks of {numbers}")
+        raise UsageError(f"damaged, a row of {size[-1]} numbers in blocks of {numbers}")
     return (*size[:-1], size[-1] // numbers * block_bytes)
 
 
-def _dequantise(path: Path, raw: NDArray[np.uint8], kind: int) -> NDArray[np.float32]:
+def _dequantise(raw: NDArray[np.uint8], kind: int) -> NDArray[np.float32]:
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize
 
@@ -127,28 +133,28 @@ def _dequantise(path: Path, raw: NDArray[np.uint8], kind: int) -> NDArray[np.flo
         return np.array(dequantize(raw, GGMLQuantizationType(kind)), np.float32)
     except NotImplementedError as error:
         name = GGMLQuantizationType(kind).name
-        raise UsageError(f"{path}: tensors of type {name} cannot be dequantised") from error
+        raise UsageError(f"tensors of type {name} cannot be dequantised") from error
 
 
-def _shape(path: Path, header: Header) -> Shape:
+def _shape(header: Header) -> Shape:
     metadata, tensors = header
     architecture = metadata.get("general.architecture")
     if architecture != "llama":
-        raise UsageError(f"{path}: architecture {architecture!r}; allowed is 'llama'")
+        raise UsageError(f"architecture {architecture!r}; allowed is 'llama'")
     if "rope_freqs.weight" in tensors or metadata.get("llama.rope.scaling.type", "none") != "none":
-        raise UsageError(f"{path}: rotary scaling is read from checkpoint directories only, not from GGUF files")
+        raise UsageError("rotary scaling is read from checkpoint directories only, not from GGUF files")
 
     def number(key: str, default: float | None = None) -> Any:
         value = metadata.get(f"llama.{key}", default)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UsageError(f"{path}: llama.{key}={value}; allowed is a number")
+            raise UsageError(f"llama.{key}={value}; allowed is a number")
         return value
 
     hidden, q_heads = number("embedding_length"), number("attention.head_count")
     head_dim = number("attention.key_length", hidden // q_heads if q_heads else 0)
     for key in ("attention.value_length", "rope.dimension_count"):
         if number(key, head_dim) != head_dim:
-            raise UsageError(f"{path}: llama.{key}={number(key)}; allowed is the head size, {head_dim}")
+            raise UsageError(f"llama.{key}={number(key)}; allowed is the head size, {head_dim}")
     embedding = tensors.get("token_embd.weight")
     return Shape(
         layers=number("block_count"),

@@ -84,8 +84,8 @@ class _Cursor:
         return self.array(kind, 1)[0]
 
     def array(self, kind: int, count: int) -> list[Any]:
-        if kind in (STRING, ARRAY):
-            return [self.value(kind) for _ in range(count)]
+        if kind == STRING:
+            return [self.string() for _ in range(count)]
         if kind not in SCALARS:
             raise ValueError(f"unknown type {kind} of a value")
         dtype = np.dtype("<" + SCALARS[kind])

@@ -103,7 +103,8 @@ def stretch(frequency_K: Tensor, scaling: RopeScaling) -> Tensor:
     """Llama 3.1: waves longer than the original context slow down by `factor`, short ones stay;
     in between it goes over gradually.
     """
-    turns_K = scaling.original_max_position * frequency_K / (2 * math.pi)  # in the original context
+    # The order of operations is the usual one: rounded otherwise, far positions would turn by other angles.
+    turns_K = scaling.original_max_position / (2 * math.pi / frequency_K)  # in the original context
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     kept_K = ((turns_K - low) / (high - low)).clamp(0, 1)
-    return frequency_K * (kept_K + (1 - kept_K) / scaling.factor)
+    return (1 - kept_K) * frequency_K / scaling.factor + kept_K * frequency_K

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from kvlab.errors import UsageError
 
@@ -14,6 +16,15 @@ def check_dtype(dtype: str, allowed: Collection[str] = tuple(DTYPE_BYTES)) -> No
     """Raises UsageError unless `dtype` is one of the allowed names."""
     if dtype not in allowed:
         raise UsageError(f"dtype={dtype}: allowed here is {', '.join(allowed)}")
+
+
+@contextmanager
+def about(path: Path) -> Iterator[None]:
+    """Puts the file in question in front of a UsageError."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,10 @@ class Shape:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise UsageError(f"model {name}={value}: allowed is a whole number, 1 or more")
+        for name in ("rope_theta", "rms_eps"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+                raise UsageError(f"model {name}={value}: allowed is a number above 0")
         if self.q_heads % self.kv_heads:
             raise UsageError(f"model q_heads={self.q_heads}: allowed is a multiple of kv_heads={self.kv_heads}")
         if self.head_dim % 2:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,26 +55,34 @@ class Tokenizer:
             raise UsageError(f"{self.path}: the model's chat template fails ({error})") from error
 
 
-def from_gguf(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
-    """From the metadata of a GGUF file. UsageError: not SmolLM's kind of tokenizer, or damaged."""
-    from tokenizers import AddedToken, decoders, models, pre_tokenizers
-    from tokenizers import Tokenizer as Backend
-
-    key = "tokenizer.ggml."
-    kind = (metadata.get(key + "model"), metadata.get(key + "pre"), bool(metadata.get(key + "add_bos_token")))
-    if kind != ("gpt2", "smollm", False):
-        raise UsageError(
-            f"{path}: tokenizer (model, pre, add_bos_token) = {kind}; allowed is ('gpt2', 'smollm', False)"
-        )
+def from_gguf(path: Path, metadata: Mapping[str, Any]) -> Tokenizer | None:
+    """From the metadata of a GGUF file, None without one. UsageError: not SmolLM's kind, or damaged."""
+    keys = ("model", "pre", "add_bos_token")
+    kind = tuple(metadata.get(f"tokenizer.ggml.{key}") for key in keys)
+    if kind[0] is None:
+        return None
+    if kind[:2] != ("gpt2", "smollm") or kind[2]:
+        raise UsageError(f"{path}: tokenizer {keys} = {kind}; allowed is ('gpt2', 'smollm', False)")
+    values = {
+        key.removeprefix("tokenizer.ggml."): value
+        for key, value in metadata.items()
+        if key.startswith("tokenizer.ggml.")
+    }
     try:
-        tokens, types = metadata[key + "tokens"], metadata[key + "token_type"]
-        merges = [tuple(merge.split(" ", 1)) for merge in metadata[key + "merges"]]
-        bpe = models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=merges)
-        eos = [metadata[key + "eos_token_id"]]
+        backend = _smollm(values["tokens"], values["token_type"], values["merges"])
+        chat = {f"{name}_token": values["tokens"][values[f"{name}_token_id"]] for name in ("bos", "eos")}
     except Exception as error:  # tokenizers raises plain Exception
         raise UsageError(f"{path}: the tokenizer is damaged ({type(error).__name__}: {error})") from error
-    backend = Backend(bpe)
-    # Digits by themselves first, then words as GPT-2 splits them.
+    chat["chat_template"] = metadata.get("tokenizer.chat_template", "")
+    return Tokenizer(path, backend, [values["eos_token_id"]], chat)
+
+
+def _smollm(tokens: list[str], types: list[int], merges: list[str]) -> Any:
+    """Digits by themselves first, then words as GPT-2 splits them, then byte pairs."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
+    backend = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=pairs))
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
@@ -83,15 +90,14 @@ def from_gguf(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
     typed = list(zip(tokens, types, strict=True))
     backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, k in typed if k == CONTROL])
     backend.add_tokens([AddedToken(t, normalized=False) for t, k in typed if k == USER_DEFINED])
-    chat = {"chat_template": metadata.get("tokenizer.chat_template", "")}
-    for name in ("bos", "eos"):
-        if (index := metadata.get(f"{key}{name}_token_id")) is not None:
-            chat[f"{name}_token"] = tokens[index]
-    return Tokenizer(path, backend, eos, chat)
+    return backend
 
 
-def from_directory(folder: Path, eos_ids: Sequence[int]) -> Tokenizer | None:
-    """From tokenizer.json of a checkpoint directory, None without one. UsageError: damaged."""
+def from_directory(folder: Path, eos_ids: Sequence[int], config: Mapping[str, Any]) -> Tokenizer | None:
+    """From tokenizer.json of a checkpoint directory, None without one. UsageError: damaged.
+
+    `config`: what tokenizer_config.json says, for chat.
+    """
     from tokenizers import Tokenizer as Backend
 
     path = folder / "tokenizer.json"
@@ -101,23 +107,21 @@ def from_directory(folder: Path, eos_ids: Sequence[int]) -> Tokenizer | None:
         backend = Backend.from_file(str(path))
     except Exception as error:  # tokenizers raises plain Exception
         raise UsageError(f"{path}: not a readable tokenizer ({error})") from error
-    return Tokenizer(path, backend, eos_ids, _chat(folder))
-
-
-def _chat(folder: Path) -> dict[str, str]:
-    """Chat template and special tokens from the files beside tokenizer.json."""
-    path, jinja = folder / "tokenizer_config.json", folder / "chat_template.jinja"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        template = jinja.read_text(encoding="utf-8") if jinja.exists() else config.get("chat_template")
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: not readable ({error})") from error
-    if isinstance(template, list):  # several by name
-        template = {item["name"]: item["template"] for item in template}.get("default")
-    chat = {"chat_template": template or ""}
+    chat = {"chat_template": _chat_template(folder / "chat_template.jinja", config)}
     for name in ("bos_token", "eos_token"):
         token = config.get(name)
-        token = token.get("content") if isinstance(token, dict) else token
-        if token is not None:
-            chat[name] = token
-    return chat
+        chat[name] = str(token.get("content", "") if isinstance(token, dict) else token or "")
+    return Tokenizer(path, backend, eos_ids, chat)
+
+
+def _chat_template(path: Path, config: Mapping[str, Any]) -> str:
+    """The file's text, or what the configuration says; empty without either."""
+    if path.exists():
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path}: not readable ({error})") from error
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several by name
+        template = {item.get("name"): item.get("template") for item in template}.get("default")
+    return template or ""
