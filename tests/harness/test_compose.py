@@ -1,0 +1,209 @@
+"""Overrides in, one plain configuration out; and each mistake a line that says what is allowed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from hydra.core.config_store import ConfigStore
+
+from kvlab.errors import UsageError
+from kvlab.harness import plugins
+from kvlab.harness.compose import Composer, compose
+
+CONF = Path(plugins.__file__).parents[1] / "conf"
+CHOICES = [f"{path.parent.name}={path.stem}" for path in sorted(CONF.glob("*/*.yaml"))]
+
+
+@pytest.fixture
+def composer() -> Iterator[Composer]:
+    with Composer() as composer:
+        yield composer
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_file_in_conf_composes(choice: str, composer: Composer) -> None:
+    composed = composer.compose([choice])
+    group, _, name = choice.partition("=")
+    if group not in ("tracking", "experiment"):
+        assert composed.config[group]["name"] == name
+
+
+def test_the_configuration_is_plain_and_named(composer: Composer) -> None:
+    config = composer.compose(["max_len=512"]).config
+    assert config["strategy"] == {
+        "name": "paged", "_target_": "kvlab.strategies.paged.Paged", "block_size": 16,
+    }  # fmt: skip
+    assert config["workload"]["name"] == "lognormal"
+    assert config["workload"]["cap"] == 512
+    assert "hydra" not in config
+    assert "tracking" not in config
+
+
+@pytest.mark.parametrize(
+    ("strategy", "block_size", "page_group_bytes"),
+    [("paged", 32, None), ("contiguous", None, None), ("vattention", None, 2097152)],
+)
+def test_knobs_that_a_strategy_lacks_are_left_out(
+    strategy: str, block_size: int | None, page_group_bytes: int | None, composer: Composer
+) -> None:
+    config = composer.compose([f"strategy={strategy}", "block_size=32", "page_group_bytes=2MiB"]).config
+    assert (config["block_size"], config["page_group_bytes"]) == (block_size, page_group_bytes)
+
+
+def test_a_pool_counted_in_blocks_keeps_their_size(composer: Composer) -> None:
+    config = composer.compose(["strategy=contiguous", "pool_blocks=64", "block_size=32"]).config
+    assert (config["pool_blocks"], config["block_size"]) == (64, 32)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("720MiB", 754974720), ("1.5GiB", 1610612736), ("4096", 4096), ("1e6", 1000000)]
+)
+def test_sizes_have_units(text: str, size: int, composer: Composer) -> None:
+    assert composer.compose([f"pool_bytes={text}"]).config["pool_bytes"] == size
+
+
+@pytest.mark.parametrize(("word", "value"), [("off", False), ("false", False), ("on", True)])
+def test_flags_have_words(word: str, value: bool, composer: Composer) -> None:
+    assert composer.compose([f"timing={word}"]).config["timing"] is value
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("workload=nothing", "workload=nothing: allowed is arxiv, azure_conv, fixed, lognormal, sharegpt, uniform"),
+        ("blok_size=3", "blok_size: no such name; did you mean block_size? (allowed: strategy, model"),
+        ("engine.foo=3", "engine.foo: no such name (allowed in engine: max_seqs, chunk, clock, temperature)"),
+        ("workload.nun_requests=3", "did you mean workload.num_requests?"),
+        ("max_len.x=3", "max_len has no parts"),
+        ("strategy.slots=3", "strategy.slots: no such name (allowed in strategy: _target_, block_size)"),
+        ("+strategy.slots=3", "strategy.slots: no such argument; Paged takes block_size"),
+        ("+foo=3", "foo: no such name; allowed is strategy, model"),
+        ("+engine.foo=3", "engine.foo: no such name; allowed is"),
+        ("strategy=null", "strategy=null: allowed is contiguous, paged, vattention"),
+        ("strategy=", "strategy=: allowed is contiguous"),
+        ("strategy=[paged]", "strategy=[paged]: allowed is contiguous"),
+        ("~strategy", "it is needed"),
+        ("engine=3", "it is needed"),
+        ("foo", "'foo' is not an override; write name=value"),
+        ("=3", "'=3' is not an override; write name=value"),
+        ("a==3", "'a==3' is not an override; write name=value"),
+        ("max_len=abc", "max_len=abc: allowed is a whole number, 2 or more"),
+        ("max_len=1e3", "max_len=1000.0: allowed is a whole number"),
+        ("block_size=0", "block_size=0: allowed is a whole number, 1 or more"),
+        ("block_size=-4", "block_size=-4: allowed is a whole number, 1 or more"),
+        ("block_size=true", "block_size=True: allowed is a whole number"),
+        ("seed=[1,2]", "seed=[1, 2]: allowed is a whole number"),
+        ("pool_bytes=12QiB", "pool_bytes=12QiB: allowed is bytes, or a size such as 720MiB"),
+        ("pool_bytes=-1", "pool_bytes=-1: allowed is bytes"),
+        ("pool_bytes=0", "pool_bytes=0: allowed is bytes"),
+        ("page_group_bytes=1000", "page_group_bytes=1000: allowed is a multiple of 4096 bytes"),
+        ("dtype=fp32", "dtype=fp32: allowed is float32, bfloat16, float64"),
+        ("dtype=float64", "dtype=float64: allowed with model=tiny only"),
+        ("device=tpu", "device=tpu: allowed is cpu"),
+        ("timing=perhaps", "timing=perhaps: allowed is true or false"),
+        ("engine.max_seqs=0", "engine.max_seqs=0: allowed is a whole number, 1 or more"),
+        ("engine.temperature=-1", "engine.temperature=-1: allowed is a number, 0 or more"),
+        ("engine.temperature=nan", "engine.temperature=nan: allowed is a number, 0 or more"),
+        ("hydra/launcher=basic", "allowed of Hydra's own settings is hydra.run.dir, hydra.sweep.dir"),
+        ("hydra.searchpath=[file:///nowhere]", "path=/nowhere is not available"),
+        ("strategy._target_=nowhere.Mine", "cannot be imported: No module named 'nowhere'"),
+        ("strategy._target_=kvlab.errors.UsageError", "allowed is a subclass of kvlab.strategy.Strategy"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_a_line_that_says_what_is_allowed(line: str, said: str, composer: Composer) -> None:
+    with pytest.raises(UsageError) as caught:
+        composer.compose([line])
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pool_is_given_once(composer: Composer) -> None:
+    with pytest.raises(UsageError, match="both are given"):
+        composer.compose(["pool_bytes=1MiB", "pool_blocks=3"])
+
+
+def test_sweeps_expand_as_hydra_says(composer: Composer) -> None:
+    assert composer.expand(["strategy=glob(*)"]) == [
+        ("strategy=contiguous",), ("strategy=paged",), ("strategy=vattention",),
+    ]  # fmt: skip
+    assert composer.expand(["seed=range(0,2)", "max_len=choice(512,1024)", "block_size=8"]) == [
+        ("seed=0", "max_len=512", "block_size=8"),
+        ("seed=0", "max_len=1024", "block_size=8"),
+        ("seed=1", "max_len=512", "block_size=8"),
+        ("seed=1", "max_len=1024", "block_size=8"),
+    ]
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> str:
+    """A folder of configuration that someone keeps beside their results."""
+    folder = tmp_path / "mine" / "experiment"
+    folder.mkdir(parents=True)
+    (folder / "blocks.yaml").write_text(
+        "# @package _global_\n"
+        "defaults:\n  - override /workload: fixed\n"
+        "max_len: 512\n"
+        "hydra:\n  sweeper:\n    params:\n      block_size: 8,16\n      seed: range(0,2)\n"
+    )
+    return f"hydra.searchpath=[file://{tmp_path / 'mine'}]"
+
+
+def test_an_experiment_brings_its_values(experiment: str, composer: Composer) -> None:
+    combinations = composer.expand(["experiment=blocks", "seed=7", experiment])
+    assert combinations == [("experiment=blocks", f"block_size={size}", "seed=7", experiment) for size in (8, 16)]
+    config = composer.compose(combinations[0]).config
+    assert (config["workload"]["name"], config["max_len"], config["block_size"]) == ("fixed", 512, 8)
+
+
+PLUGIN = '''"""Everything in one arena. And a second line."""
+from kvlab.strategies.paged import Paged
+
+class Arena(Paged):
+    def __init__(self, memory, block_size=16, arenas=2):
+        super().__init__(memory, block_size)
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package with a strategy, known by a class and once more by a file of configuration."""
+    package = tmp_path / "arena_plugin"
+    (package / "conf" / "strategy").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "conf" / "__init__.py").write_text("")
+    (package / "arena.py").write_text(PLUGIN)
+    yaml = "_target_: arena_plugin.arena.Arena\nblock_size: ${block_size}\narenas: 4\n"
+    (package / "conf" / "strategy" / "big_arena.yaml").write_text(yaml)
+    monkeypatch.syspath_prepend(tmp_path)
+    points = {
+        "kvlab.strategies": [EntryPoint("arena", "arena_plugin.arena:Arena", "kvlab.strategies")],
+        "kvlab.conf": [EntryPoint("arena", "arena_plugin.conf", "kvlab.conf")],
+    }
+    monkeypatch.setattr(plugins, "entry_points", lambda group: points[group])
+    yield
+    ConfigStore.instance().repo["strategy"].pop("arena.yaml", None)
+    for name in [name for name in sys.modules if name.startswith("arena_plugin")]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("plugin")
+def test_a_plugin_is_a_strategy_like_any_other() -> None:
+    with Composer() as composer:
+        arena = composer.compose(["strategy=arena", "block_size=32"])
+        big = composer.compose(["strategy=big_arena", "strategy.arenas=8"])
+    assert arena.config["strategy"] == {
+        "name": "arena", "_target_": "arena_plugin.arena.Arena", "block_size": 32, "arenas": 2,
+    }  # fmt: skip
+    assert arena.lacking == ("page_group_bytes",)
+    assert big.config["strategy"]["arenas"] == 8
+    assert {"paged", "arena", "big_arena"} <= {item.name for item in plugins.installed()}
+
+
+@pytest.mark.usefixtures("plugin")
+def test_a_class_given_by_hand_goes_by_its_own_name() -> None:
+    config = compose(["strategy._target_=arena_plugin.arena.Arena"]).config
+    assert config["strategy"]["name"] == "arena"

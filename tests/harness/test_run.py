@@ -1,0 +1,69 @@
+"""`kvlab run`, with a stub in place of the engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kvlab.harness.cli import main
+
+pytestmark = pytest.mark.usefixtures("stub")
+REFUSED, WRONG, FAILS, KILLED = 91, 92, 93, 94
+
+
+def test_a_run_says_what_it_did(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "hydra.run.dir=out"]) == 0
+    said = capfd.readouterr()
+    assert "pool 1,024 blocks x 16 = 16,384 tokens\na library prints this\n" in said.err
+    assert "tokens/s" in said.out
+    assert "123.5" in said.out
+    assert "result: out/result.json" in said.out
+    assert json.loads(Path("out/overrides.json").read_text()) == ["hydra.run.dir=out"]
+    assert not list(Path().rglob("wandb"))
+
+
+def test_json_is_the_result_file(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--json", "hydra.run.dir=out", "seed=4"]) == 0
+    assert json.loads(capfd.readouterr().out) == json.loads(Path("out/result.json").read_text())
+
+
+def test_every_run_has_a_directory_of_its_own() -> None:
+    assert main(["run"]) == main(["run"]) == 0
+    assert len(list(Path("outputs").glob("*/*/result.json"))) == 2
+
+
+def test_an_ignored_knob_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "strategy=contiguous", "block_size=32"]) == 0
+    assert "contiguous has no block_size: block_size=32 is ignored" in capfd.readouterr().err
+
+
+def test_a_finished_run_is_not_repeated(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "hydra.run.dir=out"]) == 0
+    before = Path("out/result.json").read_bytes()
+    assert main(["run", "hydra.run.dir=out"]) == 0
+    assert "finished earlier and not repeated: out" in capfd.readouterr().err
+    assert Path("out/result.json").read_bytes() == before
+
+
+def test_another_run_in_the_same_directory_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "hydra.run.dir=out"]) == 0
+    assert main(["run", "hydra.run.dir=out", "seed=1"]) == 2
+    assert "out: holds another run, which differs in seed" in capfd.readouterr().err
+    assert json.loads(Path("out/config.json").read_text())["seed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("seed", "status", "result", "said"),
+    [
+        (REFUSED, 2, "refused", "kvlab: refused: no request fits\n"),
+        (WRONG, 2, "failed", "kvlab: workload.path=/nowhere: no such file\n"),
+        (FAILS, 1, "failed", "kvlab: failed: RuntimeError: two lines (see out/error.txt)\n"),
+        (KILLED, 1, "failed", "killed by SIGKILL: out of memory? (see out/error.txt)\n"),
+    ],
+)
+def test_bad_ends(seed: int, status: int, result: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "hydra.run.dir=out", f"seed={seed}"]) == status
+    assert capfd.readouterr().err.endswith(said)
+    assert json.loads(Path("out/result.json").read_text())["status"] == result

@@ -1,0 +1,212 @@
+"""`kvlab sweep`, with stubs in place of the runs: order, failures, taking up again, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kvlab.harness.cli import main
+from kvlab.harness.sweep import at_once, quoted
+
+pytestmark = pytest.mark.usefixtures("stub")
+REFUSED, FAILS, KILLED, HANGS = 91, 93, 94, 95
+SWEEP = ("sweep", "hydra.sweep.dir=out", "tracking=none")
+
+
+def statuses() -> dict[str, str]:
+    return {run["label"]: run["status"] for run in json.loads(Path("out/sweep.json").read_text())["runs"]}
+
+
+def events() -> list[list[str]]:
+    return [line.split() for line in Path("out/log.txt").read_text().splitlines()]
+
+
+def test_a_sweep_runs_each_combination_once_and_one_at_a_time(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*SWEEP, "strategy=paged,contiguous", "block_size=8,16"]) == 0
+    said = capfd.readouterr()
+    assert said.err.startswith("4 combinations, 3 runs (1 duplicate: contiguous has no block_size)\n")
+    assert "[3/3] " in said.err
+    assert "ok, 123.5 tokens/s" in said.err
+    assert said.out == "the tables\n\n"
+    assert statuses() == {
+        "strategy=paged,block_size=8": "ok", "strategy=paged,block_size=16": "ok", "strategy=contiguous": "ok",
+    }  # fmt: skip
+    assert [event[0] for event in events()] == ["start", "stop"] * 3
+    log = Path("out/strategy=contiguous/log.txt").read_text()
+    assert log == "pool 1,024 blocks x 16 = 16,384 tokens\na library prints this\n"
+    assert json.loads(Path("out/strategy=contiguous/result.json").read_text())["threads"] is None
+
+
+def test_runs_without_timing_share_the_machine() -> None:
+    assert main([*SWEEP, "seed=range(0,6)", "timing=off", "--jobs", "2"]) == 0
+    names = [event[0] for event in events()]
+    running = [names[: index + 1].count("start") - names[: index + 1].count("stop") for index in range(12)]
+    assert max(running) == 2
+    assert json.loads(Path("out/seed=0/result.json").read_text())["threads"] == "1"
+
+
+def test_a_failure_is_left_where_the_result_would_be(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*SWEEP, f"seed={FAILS},{KILLED},{REFUSED},1"]) == 1
+    assert statuses() == {"seed=93": "failed", "seed=94": "failed", "seed=91": "refused", "seed=1": "ok"}
+    assert Path("out/seed=93/error.txt").read_text().startswith("Traceback")
+    assert "SIGKILL" in Path("out/seed=94/error.txt").read_text()
+    said = capfd.readouterr().err
+    assert "1 ok, 1 refused, 2 failed: out\n" in said
+    assert "failed: seed=93: RuntimeError: two lines\n" in said
+
+
+def test_only_refusals_are_no_success() -> None:
+    assert main([*SWEEP, f"seed={REFUSED}"]) == 2
+
+
+def test_finished_runs_are_not_repeated(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*SWEEP, f"seed={FAILS},{REFUSED},1"]) == 1
+    assert main([*SWEEP, f"seed={FAILS},{REFUSED},1,2"]) == 1
+    assert "2 finished earlier and not repeated" in capfd.readouterr().err
+    started = [event[1] for event in events() if event[0] == "start"]
+    assert sorted(started) == ["seed=1", "seed=2", "seed=91", "seed=93", "seed=93"]
+
+
+def test_finished_runs_are_found_whatever_they_are_called() -> None:
+    assert main([*SWEEP, "seed=1,2"]) == 0
+    assert main([*SWEEP, "strategy=paged,contiguous", "seed=1,2"]) == 0
+    started = [event[1] for event in events() if event[0] == "start"]
+    assert len(started) == 4
+    assert len(list(Path("out").glob("*/result.json"))) == 4
+
+
+def test_a_label_that_is_taken_by_another_run_is_not_overwritten() -> None:
+    assert main([*SWEEP, "seed=1,2"]) == 0
+    assert main([*SWEEP, "seed=1,2", "max_len=512"]) == 0
+    lengths = [json.loads(path.read_text())["max_len"] for path in Path("out").glob("*/config.json")]
+    assert sorted(lengths) == [512, 512, 4096, 4096]
+
+
+def test_resume_needs_the_directory_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*SWEEP, f"seed={FAILS},1"]) == 1
+    manifest = json.loads(Path("out/sweep.json").read_text())
+    assert manifest["overrides"] == ["tracking=none", f"seed={FAILS},1"]
+    assert main(["sweep", "--resume", "out", "--json"]) == 1
+    said = capfd.readouterr()
+    assert "1 finished earlier and not repeated" in said.err
+    assert json.loads(said.out[said.out.index("{") :])["overrides"] == manifest["overrides"]
+
+
+def test_a_wrong_combination_refuses_the_whole_sweep(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*SWEEP, "seed=1,2,x"]) == 2
+    assert capfd.readouterr().err == "kvlab: seed=x: allowed is a whole number, 0 or more\n"
+    assert not Path("out").exists()
+
+
+def test_a_dry_run_lists_and_writes_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*SWEEP, "seed=1,2", "--dry-run"]) == 0
+    assert sorted(capfd.readouterr().out.splitlines()) == ["seed=1", "seed=2"]
+    assert not Path("out").exists()
+
+
+def test_two_sweeps_do_not_share_a_directory(capfd: pytest.CaptureFixture[str]) -> None:
+    from kvlab.harness.manifest import locked
+
+    with locked(Path("out")):
+        assert main([*SWEEP, "seed=1"]) == 2
+    assert "out: another sweep is running there" in capfd.readouterr().err
+
+
+def test_a_report_that_fails_costs_no_results(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kvlab.harness.report.write_report", lambda directory: 1 / 0)
+    assert main([*SWEEP, "seed=1"]) == 1
+    assert statuses() == {"run": "ok"}
+    assert "no report: ZeroDivisionError: division by zero (results are whole; kvlab report out)" in (
+        capfd.readouterr().err
+    )
+
+
+INTERRUPTED = """
+import sys
+from kvlab.harness import launch, report
+from kvlab.harness.cli import main
+launch.COMMAND = (sys.executable, sys.argv[1])
+report.write_report = None
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(number: signal.Signals) -> None:
+    stub = Path(__file__).with_name("stub_job.py")
+    command = [sys.executable, "-c", INTERRUPTED, str(stub), *SWEEP, f"seed=1,{HANGS},2"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    config = Path(f"out/seed={HANGS}/config.json")
+    until(lambda: config.exists() and f"seed={HANGS}" in Path("out/log.txt").read_text())
+    (child,) = children(process.pid)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert said.endswith(
+        "kvlab: interrupted: 1 of 3 runs are finished and stay; take it up with: kvlab sweep --resume out\n"
+    )
+    assert not Path(f"/proc/{child}").exists(), "the run went on"
+    assert json.loads(Path("out/seed=1/result.json").read_text())["status"] == "ok"
+    assert sorted(path.name for path in config.parent.iterdir()) == ["config.json", "log.txt", "overrides.json"]
+
+
+def test_a_run_ends_with_its_parent() -> None:
+    """A run that outlived a killed sweep would have disturbed the timings of the next."""
+    stub = Path(__file__).with_name("stub_job.py")
+    command = [sys.executable, "-c", INTERRUPTED, str(stub), *SWEEP, f"seed={HANGS}"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    until(lambda: Path("out/log.txt").exists())
+    (child,) = children(process.pid)
+    process.kill()
+    process.wait()
+    until(lambda: not running(child))
+    assert not Path("out/run/result.json").exists()
+
+
+def until(condition: object, seconds: float = 20) -> None:
+    assert callable(condition)
+    stop = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < stop
+        time.sleep(0.02)
+
+
+def children(parent: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def running(process: int) -> bool:
+    """A zombie that nobody waits for has ended, too."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("name", ["plain", "a b", "it's", "a,b=c", "back\\slash", "[x]"])
+def test_any_directory_can_be_resumed(name: str) -> None:
+    from kvlab.harness.compose import compose
+
+    assert str(compose([f"hydra.sweep.dir={quoted(name)}"]).sweep_dir) == name
+
+
+def test_as_many_at_once_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvlab.harness.plan import Planned
+
+    runs = [Planned("a", {"pool_bytes": 3 * 2**30}, ())] * 8
+    monkeypatch.setattr("kvlab.harness.sweep.cores", lambda: 6)
+    monkeypatch.setattr("kvlab.harness.sweep.available_bytes", lambda: 17 * 2**30)
+    assert at_once(runs) == 4
+    monkeypatch.setattr("kvlab.harness.sweep.available_bytes", lambda: 2**40)
+    assert at_once(runs) == 6
+    monkeypatch.setattr("kvlab.harness.sweep.available_bytes", lambda: 0)
+    assert at_once(runs) == 1
