@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         return _say(f"kvlab: {error}", 2)
     except KeyboardInterrupt as stop:
-        return _say(f"kvlab: {stop or 'interrupted'}", 130)
+        return _say(f"kvlab: {str(stop) or 'interrupted'}", 130)
     except BrokenPipeError:
         # The reader is gone (`| head`). What Python still wants to flush has to go somewhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,6 +6,7 @@ Whatever is wrong with an override becomes a UsageError of one line that lists w
 
 from __future__ import annotations
 
+import copy
 import difflib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -29,7 +30,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kvlab.errors import UsageError
 from kvlab.harness import plugins
-from kvlab.harness.validate import validate
+from kvlab.harness.validate import CHECKS, validate
 
 HYDRA_NAMES = ("hydra.run.dir", "hydra.sweep.dir", "hydra.searchpath")
 
@@ -59,6 +60,8 @@ class Composer:
             ConfigStore.instance().store(group="strategy", name=item.name, node=dict(item.node))
         GlobalHydra.instance().clear()
         hydra.initialize_config_module("kvlab.conf", version_base="1.3", job_name="kvlab")
+        self.options: dict[str, list[str]] = {}
+        self.bases: dict[tuple[str, ...], DictConfig] = {}
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -70,9 +73,7 @@ class Composer:
         for override in parsed:
             _refuse_several(override)
         try:
-            with warnings.catch_warnings(action="error"):  # a folder in hydra.searchpath that is not there
-                tree = hydra.compose("config", list(overrides), return_hydra_config=True)
-            return _composed(tree, [override.get_key_element() for override in parsed])
+            return _composed(self._tree(parsed), [override.get_key_element() for override in parsed])
         except (HydraException, OmegaConfBaseException, UserWarning) as error:
             raise self._explain(error, parsed) from error
 
@@ -94,9 +95,35 @@ class Composer:
             found += [(*chosen, *combination) for combination in product(*axes.values())]
         return found
 
+    def _tree(self, parsed: list[Override]) -> DictConfig:
+        """The configuration, unresolved. Hydra composes each choice of groups once; plain values are put in here."""
+        values = [override for override in parsed if _is_value(override)]
+        base = tuple(str(override.input_line) for override in parsed if override not in values)
+        if base not in self.bases:
+            with warnings.catch_warnings(action="error"):  # a folder in hydra.searchpath that is not there
+                self.bases[base] = hydra.compose("config", list(base), return_hydra_config=True)
+        tree = copy.deepcopy(self.bases[base])
+        for override in values:
+            try:
+                OmegaConf.update(tree, override.key_or_group, override.value(), merge=True)
+            except OmegaConfBaseException as error:
+                raise UsageError(self._unknown(override, parsed)) from error
+        return tree
+
+    def _options(self, group: str) -> list[str]:
+        """The names of a group, plugins' included; none if there is no such group."""
+        if group not in self.options:
+            self.options[group] = list(_loader().get_group_options(group))
+        return self.options[group]
+
     def _parse(self, overrides: Sequence[str]) -> list[Override]:
         parser = OverridesParser.create(config_loader=_loader())
-        return [_parse(parser, override) for override in overrides]
+        parsed = [_parse(parser, line) for line in overrides]
+        for override in parsed:
+            free = override.is_delete() or override.is_sweep_override() or isinstance(override.value(), str)
+            if not free and (options := self._options(str(override.key_or_group))):
+                raise UsageError(f"{override.input_line}: allowed is {_words(options)}")
+        return parsed
 
     def _explain(self, error: Exception, parsed: list[Override]) -> UsageError:
         if isinstance(error, MissingConfigException) and error.options is not None:
@@ -109,7 +136,7 @@ class Composer:
         """What may be written where `bad` was."""
         name = str(bad.key_or_group)
         parent, _, last = name.rpartition(".")
-        chosen = [str(o.input_line) for o in parsed if not o.is_delete() and _options(str(o.key_or_group))]
+        chosen = [str(o.input_line) for o in parsed if not o.is_delete() and self._options(str(o.key_or_group))]
         tree = hydra.compose("config", chosen)
         node = OmegaConf.select(tree, parent, default=None) if parent else tree
         if not isinstance(node, DictConfig):
@@ -138,9 +165,11 @@ def _loader() -> ConfigLoader:
     return GlobalHydra.instance().config_loader()
 
 
-def _options(group: str) -> list[str]:
-    """The names of a group, plugins' included; none if there is no such group."""
-    return list(_loader().get_group_options(group))
+def _is_value(override: Override) -> bool:
+    """Whether it changes a value that is there, and so has no say in what else is composed."""
+    name = str(override.key_or_group)
+    plain = override.type is OverrideType.CHANGE and not override.is_hydra_override() and override.package is None
+    return plain and (name in CHECKS or "." in name)
 
 
 def _words(names: Iterable[str]) -> str:
@@ -157,9 +186,6 @@ def _parse(parser: OverridesParser, line: str) -> Override:
         raise UsageError(f"{line!r} is not an override; write name=value, as in block_size=32")
     if override.is_hydra_override() and name not in HYDRA_NAMES:
         raise UsageError(f"{name}: allowed of Hydra's own settings is {_words(HYDRA_NAMES)}")
-    plain = override.is_delete() or override.is_sweep_override() or isinstance(override.value(), str)
-    if not plain and (options := _options(name)):
-        raise UsageError(f"{line}: allowed is {_words(options)}")
     return override
 
 

@@ -6,11 +6,13 @@ import contextlib
 import fcntl
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvlab.errors import UsageError
 from kvlab.harness import rundir
-from kvlab.harness.plan import Planned
+
+if TYPE_CHECKING:
+    from kvlab.harness.plan import Planned
 
 MANIFEST, LOCK = "sweep.json", ".lock"
 

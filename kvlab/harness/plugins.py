@@ -86,7 +86,8 @@ def check_arguments(cls: type[Strategy], node: Mapping[str, Any]) -> None:
     taken = list(inspect.signature(cls).parameters)[1:]
     for name in node:
         if name not in ("name", "_target_", *taken):
-            raise UsageError(f"strategy.{name}: {cls.__name__} takes {', '.join(taken) or 'no arguments of its own'}")
+            allowed = ", ".join(taken) or "nothing of its own"
+            raise UsageError(f"strategy.{name}: no such argument; {cls.__name__} takes {allowed}")
 
 
 def _yaml_nodes(package: str, module: str) -> list[Installed]:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvlab.errors import UsageError
 from kvlab.harness import rundir
 from kvlab.harness.summary import summary
 
@@ -32,15 +31,23 @@ def run(args: argparse.Namespace) -> int:
     directory = composed.run_dir
     for line in notices(composed, args.overrides):
         print(line, file=sys.stderr)
+    code = None
     if _repeated(directory, composed.config):
         print(f"finished earlier and not repeated: {directory}", file=sys.stderr)
     else:
         rundir.prepare(directory, composed.config, args.overrides)
-        _launch(directory)
+        code = _launch(directory)
     result = rundir.read_result(directory)
     assert result
-    status = _show(directory, result, args.json)
-    return _track(directory, composed) or status
+    if args.json:
+        print(json.dumps(result, indent=1))
+    elif result["status"] == "ok":
+        print(f"{summary(result)}\nresult: {directory / rundir.RESULT}")
+    if result["status"] not in rundir.FINISHED:
+        return _failed(directory, result["reason"], wrong=code == EXITS["refused"])
+    if result["status"] == "refused":
+        print(f"kvlab: refused: {result.get('reason')}", file=sys.stderr)
+    return _track(directory, composed) or EXITS[result["status"]]
 
 
 def notices(composed: Composed, overrides: Sequence[str]) -> list[str]:
@@ -61,7 +68,8 @@ def _repeated(directory: Path, config: dict[str, Any]) -> bool:
     return rundir.read_json(directory / rundir.CONFIG) == rundir.plain(config) and rundir.is_finished(directory)
 
 
-def _launch(directory: Path) -> None:
+def _launch(directory: Path) -> int:
+    """The exit status of the run's process."""
     from kvlab.harness.launch import run_one
     from kvlab.harness.progress import Bar
 
@@ -74,26 +82,17 @@ def _launch(directory: Path) -> None:
                 bar.to(*event["progress"])
 
         try:
-            run_one(directory, listen)
+            return run_one(directory, listen)
         except KeyboardInterrupt:
             again = "the same command with hydra.run.dir=" + str(directory)
             raise KeyboardInterrupt(f"interrupted, no result in {directory}; {again} starts it again") from None
 
 
-def _show(directory: Path, result: dict[str, Any], as_json: bool) -> int:
-    if as_json:
-        print(json.dumps(result, indent=1))
-    elif result["status"] == "ok":
-        print(summary(result))
-        print(f"result: {directory / rundir.RESULT}")
-    if result["status"] == "refused":
-        print(f"kvlab: refused: {result.get('reason')}", file=sys.stderr)
-    if result["status"] == "failed":
-        details = directory / rundir.ERROR
-        if details.exists() and details.read_text().strip() == result["reason"]:
-            raise UsageError(result["reason"])
-        print(f"kvlab: failed: {result['reason']} (traceback: {details})", file=sys.stderr)
-    return EXITS[result["status"]]
+def _failed(directory: Path, reason: str, wrong: bool) -> int:
+    """`wrong`: a value was, which one line says whole."""
+    words = reason if wrong else f"failed: {reason} (see {directory / rundir.ERROR})"
+    print(f"kvlab: {words}", file=sys.stderr)
+    return EXITS["refused"] if wrong else EXITS["failed"]
 
 
 def _track(directory: Path, composed: Composed) -> int:

@@ -62,7 +62,8 @@ def _overrides(args: argparse.Namespace) -> list[str]:
 
 def quoted(text: str) -> str:
     """A value that Hydra's grammar takes as it is."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
+    return f"'{escaped}'"
 
 
 def _sweep(plan: Plan, overrides: list[str], args: argparse.Namespace) -> int:
