@@ -14,7 +14,10 @@ from kvlab.kernels.decode import decode, kernel, queries_of
 from kvlab.kernels.prefill import prefill
 from kvlab.memory.view import View
 
-SHORT = 8  # new tokens; below 4, torch's results depend on the number of threads
+# New tokens of a piece that the C kernel takes. What it computes is the same for any number of threads, and for
+# a token alone or in a piece; torch promises neither. In float64 speed does not count, so it takes everything.
+SHORT = 8
+SHORT_FLOAT64 = 1 << 30
 
 
 def attend(q_TQD: Tensor, k_SHD: Tensor, v_SHD: Tensor, view: View, scale: float, compiled: bool = True) -> Tensor:
@@ -29,8 +32,9 @@ def attend(q_TQD: Tensor, k_SHD: Tensor, v_SHD: Tensor, view: View, scale: float
     o_TQD = torch.empty_like(q_TQD)
     shortest = 1
     if function is not None:
-        decode(function, q_TQD, k_SHD, v_SHD, o_TQD, view, queries_of(view, SHORT), scale)
-        shortest = SHORT + 1
+        short = SHORT_FLOAT64 if q_TQD.dtype == torch.float64 else SHORT
+        decode(function, q_TQD, k_SHD, v_SHD, o_TQD, view, queries_of(view, short), scale)
+        shortest = short + 1
     new_B = view.new_B.numpy()
     stop_B = np.cumsum(new_B, dtype=np.int64)
     for index in np.flatnonzero(new_B >= shortest).tolist():
