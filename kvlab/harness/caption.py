@@ -54,9 +54,11 @@ def _page_group(run: Run) -> str:
 
 
 def _workload(run: Run) -> str:
-    """Its name, and what stands behind the name in this run."""
-    source = str(run.values.get("workload.source") or "")
-    return f"{run.config.get('workload') or ''}{f' ({source})' if source else ''}"
+    """Its name, what stands behind it in this run, and whether that was made up."""
+    name, source = str(run.config.get("workload") or ""), str(run.values.get("workload.source") or "")
+    text = source if source.startswith(name) else f"{name} ({source})"
+    made_up = run.values.get("workload.synthetic") and "synthetic" not in text
+    return (text or name) + (", synthetic" if made_up else "")
 
 
 def _machine(run: Run) -> str:

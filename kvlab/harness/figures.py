@@ -17,11 +17,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
-from numpy.typing import NDArray
 
 from kvlab.engine.capacity import size_text
 from kvlab.harness.groups import Row
 from kvlab.harness.results import Run
+from kvlab.harness.series import first_setting, one_seed, over_time
 
 PARTS = {  # of the pool, in the order in which they are stacked: column of steps.csv -> name, colour
     "token_state": ("token state", "#0072B2"),
@@ -40,7 +40,6 @@ STYLE: dict[Any, Any] = {
 }  # fmt: skip
 DASHES = ("-", "--", ":", "-.")  # for several rows of one strategy
 WIDTH = 8.0  # inches: 1,600 pixels, twice what a README shows
-MAX_PANELS = 8  # of one figure over time; more rows than that are unreadable
 
 
 def draw(rows: list[Row], directory: Path) -> tuple[list[Path], list[str]]:
@@ -64,33 +63,6 @@ def strategy_colours(rows: list[Row]) -> dict[str, str]:
     """A colour for each strategy; the built-in ones always have theirs."""
     names = sorted({_strategy(row) for row in rows} - STRATEGIES.keys())
     return STRATEGIES | {name: OTHERS[i % len(OTHERS)] for i, name in enumerate(names)}
-
-
-def first_setting(rows: list[Row]) -> tuple[list[Row], list[str]]:
-    """The rows a figure over time can compare: those that differ only in how memory is managed.
-
-    Of several settings the one with the most rows, the first of them; the notes name what that leaves out.
-    """
-    timed = [row for row in rows if typical(row).steps]
-    if not timed:
-        return [], ["No figure over time: no run has a steps.csv."]
-    settings: dict[str, list[Row]] = {}
-    for row in timed:
-        settings.setdefault(row.setting, []).append(row)
-    name = max(settings, key=lambda setting: len(settings[setting]))
-    notes = []
-    if len(settings) > 1:
-        others = len(settings) - 1
-        notes.append(f"The figures over time show {name}; the report of a part of the sweep shows the {others} others.")
-    if len(settings[name]) > MAX_PANELS:
-        notes.append(f"The figures over time show the first {MAX_PANELS} of {len(settings[name])} rows.")
-    return settings[name][:MAX_PANELS], notes
-
-
-def typical(row: Row) -> Run:
-    """The run whose throughput is the median, or just below: one that happened, not an average."""
-    ordered = sorted(row.runs, key=lambda run: run.values.get("tokens_per_s") or 0.0)
-    return ordered[(len(ordered) - 1) // 2]
 
 
 def waste_bars(rows: list[Row]) -> Figure:
@@ -145,8 +117,9 @@ def utilization(rows: list[Row], colours: dict[str, str]) -> Figure:
     panels = figure.subplots(2, 1, sharex=True)
     seen: Counter[str] = Counter()
     handles, last = [], 0.0
-    for row in rows:
-        strategy, (edges, shares) = _strategy(row), over_time(typical(row))
+    runs = one_seed(rows)
+    for row, run in zip(rows, runs, strict=True):
+        strategy, (edges, shares) = _strategy(row), over_time(run)
         style: dict[str, Any] = {
             "color": colours[strategy],
             "linestyle": DASHES[seen[strategy] % len(DASHES)],
@@ -155,15 +128,15 @@ def utilization(rows: list[Row], colours: dict[str, str]) -> Figure:
         seen[strategy] += 1
         panels[0].stairs(shares["held"], edges, baseline=None, clip_on=False, **style)
         panels[1].stairs(shares["token_state"], edges, baseline=None, **style)
-        label = f"{row.short}: done at {edges[-1]:,.1f}{_unit(rows)}"
+        label = f"{row.short}: done at {edges[-1]:,.1f}{_unit(runs)}"
         handles.append(Line2D([], [], label=label, **style))
         last = max(last, edges[-1])
     for axes, title in zip(panels, ("held by live sequences", "token state: really stored"), strict=True):
         _share_axis(axes)
         axes.set_title(title)
         axes.set_xlim(0, last)
-    panels[1].set_xlabel(_time_label(rows))
-    figure.supylabel(f"share of the pool{_pool(rows)}", size=9)
+    panels[1].set_xlabel(_time_label(runs))
+    figure.supylabel(f"share of the pool{_pool(runs)}", size=9)
     figure.legend(handles=handles, loc="outside upper center", ncols=min(3, len(rows)), frameon=False)
     return figure
 
@@ -172,7 +145,8 @@ def memory_maps(rows: list[Row]) -> Figure:
     """A panel for each row on one time axis: how the same bytes were divided, moment by moment."""
     figure = Figure(figsize=(WIDTH, 0.9 + 1.35 * len(rows)))
     panels = figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0]
-    maps = [over_time(typical(row)) for row in rows]
+    runs = one_seed(rows)
+    maps = [over_time(run) for run in runs]
     parts = [part for part in PARTS if part != "cached" or any(shares[part].any() for _, shares in maps)]
     end = max(edges[-1] for edges, _ in maps)
     for axes, row, (edges, shares) in zip(panels, rows, maps, strict=True):
@@ -184,21 +158,12 @@ def memory_maps(rows: list[Row]) -> Figure:
         axes.set_xlim(0, end)
         axes.set_title(_map_title(row))
         if edges[-1] < 0.97 * end:
-            axes.text(edges[-1], 0.5, f"  done at {edges[-1]:,.1f}{_unit(rows)}", va="center", color="#444444")
-    panels[-1].set_xlabel(_time_label(rows))
+            axes.text(edges[-1], 0.5, f"  done at {edges[-1]:,.1f}{_unit(runs)}", va="center", color="#444444")
+    panels[-1].set_xlabel(_time_label(runs))
     handles = [Patch(color=PARTS[part][1], label=PARTS[part][0]) for part in parts]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(parts), frameon=False, handlelength=1.0)
-    figure.supylabel(f"share of the pool{_pool(rows)}", size=9)
+    figure.supylabel(f"share of the pool{_pool(runs)}", size=9)
     return figure
-
-
-def over_time(run: Run) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
-    """Edges of the steps in seconds [steps + 1], and shares of the pool [steps]: the parts, and what is held."""
-    columns = {name: np.array(values) for name, values in run.steps.items()}
-    parts = {part: columns.get(part, np.zeros(len(columns["time_s"]))) for part in PARTS}
-    pool = np.sum(list(parts.values()), axis=0)
-    edges = np.concatenate(([columns["time_s"][0] - columns["dt_s"][0]], columns["time_s"]))
-    return edges, {part: values / pool for part, values in (parts | {"held": columns["held"]}).items()}
 
 
 def _bars(rows: list[Row], panels: int) -> tuple[Figure, list[Axes]]:
@@ -225,24 +190,24 @@ def _map_title(row: Row) -> str:
         for metric, words in (("mean_batch_size", "mean batch {:,.1f}"), ("tokens_per_s", "{:,.1f} tokens/s"))
         if (spread := row.spread(metric))
     ]
-    return f"{row.short}: {', '.join(facts)}" if facts else row.short
+    medians = f" (medians, n = {len(row.runs)})" if len(row.runs) > 1 else ""
+    return f"{row.short}: {', '.join(facts)}{medians}" if facts else row.short
 
 
-def _time_label(rows: list[Row]) -> str:
-    """Seconds, and of which clock: wall, one a step, or a cost model's."""
-    runs = [typical(row) for row in rows]
-    if any(run.config.get("engine.clock") == "steps" for run in runs):
-        return "steps"
-    simulated = any(run.values.get("executor") == "simulated" for run in runs)
-    return "seconds, simulated" if simulated else "seconds"
+def _time_label(runs: list[Run]) -> str:
+    """Of which clock, and whose run."""
+    seeds = {run.seed for run in runs}
+    seed = f" (the run of seed {seeds.pop()})" if len(seeds) == 1 else " (runs of different seeds)"
+    return ("seconds" if _unit(runs) else "steps") + seed
 
 
-def _unit(rows: list[Row]) -> str:
-    return "" if _time_label(rows) == "steps" else " s"
+def _unit(runs: list[Run]) -> str:
+    """Seconds of the wall's clock or a cost model's; the clock that counts steps has none."""
+    return "" if any(run.config.get("engine.clock") == "steps" for run in runs) else " s"
 
 
-def _pool(rows: list[Row]) -> str:
-    pools = {typical(row).values.get("capacity.pool_bytes") for row in rows}
+def _pool(runs: list[Run]) -> str:
+    pools = {run.values.get("capacity.pool_bytes") for run in runs}
     known = pools.pop() if len(pools) == 1 else None
     return f" ({size_text(known)})" if known else ""
 

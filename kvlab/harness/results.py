@@ -37,14 +37,14 @@ class Run:
 
     @cached_property
     def steps(self) -> dict[str, list[float]]:
-        """Columns of steps.csv; empty if the run wrote none."""
+        """Columns of steps.csv; empty if the run wrote none. A line that is not whole is left out."""
         path = self.path / STEPS
         if not path.exists():
             return {}
         with path.open(newline="") as file:
             header, *lines = list(csv.reader(file)) or [[]]
-        whole = [line for line in lines if len(line) == len(header)]
-        return {name: [float(line[i] or "nan") for line in whole] for i, name in enumerate(header)}
+        whole = [numbers for line in lines if len(numbers := _numbers(line)) == len(header)]
+        return {name: [numbers[i] for numbers in whole] for i, name in enumerate(header)}
 
 
 def load(directory: Path) -> tuple[list[Run], list[str]]:
@@ -125,6 +125,13 @@ def records(runs: list[Run]) -> list[dict[str, Any]]:
         | {f"config.{key}": value for key, value in run.config.items()}
         for run in runs
     ]
+
+
+def _numbers(line: list[str]) -> list[float]:
+    try:
+        return [float(cell or "nan") for cell in line]
+    except ValueError:
+        return []
 
 
 def _last_line(path: Path) -> str:

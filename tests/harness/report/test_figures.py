@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvlab.harness import figures
+from kvlab.harness import figures, series
 from kvlab.harness.groups import group
 from kvlab.harness.results import load
 
@@ -25,17 +25,28 @@ def test_maps_share_one_time_axis_and_fill_the_pool(sweep):
     table = rows(sweep)
     figure = figures.memory_maps(table)
     assert len({axes.get_xlim() for axes in figure.axes}) == 1
-    edges, shares = figures.over_time(figures.typical(table[0]))
+    edges, shares = series.over_time(series.one_seed(table)[0])
     assert len(edges) == len(shares["internal"]) + 1
     assert edges[0] == pytest.approx(0)
     assert sum(shares[part] for part in figures.PARTS) == pytest.approx(np.ones(len(edges) - 1))
 
 
-def test_typical_is_the_run_at_the_median(write_run):
-    for seed, rate in enumerate((30.0, 10.0, 20.0)):
-        path = write_run(f"r{seed}", seed=seed, tokens_per_s=rate)
-    (row,) = rows(path.parent)
-    assert figures.typical(row).seed == 2
+def test_panels_show_runs_of_one_seed(write_run):
+    """Each row's own median run was of another seed: panels side by side had served different requests."""
+    for seed, (slow, fast) in enumerate(((3.0, 10.0), (1.0, 30.0), (2.0, 20.0), (2.5, 40.0))):
+        path = write_run(f"c{seed}", "contiguous", seed, tokens_per_s=slow)
+        if seed < 3:
+            write_run(f"p{seed}", "paged", seed, tokens_per_s=fast)
+    table = rows(path.parent)
+    assert [run.seed for run in series.one_seed(table)] == [2, 2]
+    assert "seed 2" in figures.memory_maps(table).axes[-1].get_xlabel()
+
+
+def test_a_series_without_its_columns_is_left_out(write_run, sweep):
+    (write_run("old", "other") / "steps.csv").write_text("step,time_s\n0,1.0\n")
+    (write_run("new", "another") / "steps.csv").write_text(",".join(series.SERIES) + "\n")
+    shown, _ = series.first_setting(rows(sweep))
+    assert [row.short for row in shown] == ["contiguous", "paged", "vattention"]
 
 
 def test_built_in_strategies_keep_their_colours_beside_others(write_run, sweep):
@@ -47,6 +58,6 @@ def test_built_in_strategies_keep_their_colours_beside_others(write_run, sweep):
 
 def test_over_time_compares_one_setting_and_says_what_is_left_out(write_run, sweep):
     write_run("long", "paged", 0, {"max_len": 4096})
-    shown, notes = figures.first_setting(rows(sweep))
+    shown, notes = series.first_setting(rows(sweep))
     assert [row.short for row in shown] == ["contiguous", "paged", "vattention"]
     assert any("max_len 512" in note for note in notes)

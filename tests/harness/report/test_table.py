@@ -92,3 +92,10 @@ def test_every_metric_is_in_the_raw_rows_with_its_runs(sweep):
     assert line["ttft_s.p99"] == 1.5
     assert line["utilization.whole_min"] == 0.45
     assert len(line["runs"].split()) == 3
+
+
+def test_a_run_in_which_nothing_waited_is_said_to_compare_nothing(write_run, sweep):
+    """Its saturated window is the first step, a prefill: shares of a moment, and a mean batch of 0."""
+    assert "Nothing waited" not in markdown(rows(sweep))
+    write_run("p", "paged", 3, {"block_size": 16}, saturated_steps=1, mean_batch_size=0.0)
+    assert "a run of paged: its shares" in markdown(rows(sweep))
