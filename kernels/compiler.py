@@ -37,7 +37,10 @@ def load(source: Path, defines: tuple[str, ...], folder: Path | None = None) -> 
     library = (folder or cache_folder()) / name
     if not library.exists():
         _compile(path, source, flags, library)
-    return ctypes.CDLL(str(library))
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError as error:  # a cut file, or a file system that forbids execution
+        raise CompileError(f"cannot load a compiled kernel: {error}") from error
 
 
 def cache_folder() -> Path:

@@ -53,6 +53,16 @@ def test_a_cache_that_cannot_be_written_is_named(source, tmp_path):
 
 
 @needs_compiler
+def test_a_library_that_cannot_be_loaded_is_named(source, tmp_path):
+    load(source, ("ANSWER=1",), tmp_path / "cache")
+    (library,) = (tmp_path / "cache").iterdir()
+    library.unlink()
+    library.write_bytes(b"cut")
+    with pytest.raises(CompileError, match=f"cannot load a compiled kernel: .*{library.name}"):
+        load(source, ("ANSWER=1",), tmp_path / "cache")
+
+
+@needs_compiler
 def test_loading_the_kernel_leaves_denormals_alone():
     """-ffast-math did not: linked into a library, it made torch flush 1e-40 to zero."""
     assert decode.kernel(torch.float32, 64, 3)[1] == "c"
