@@ -106,6 +106,8 @@ def _serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Pro
     from kvlab.engine.real import real_engine
     from kvlab.kernels.attention import kernel_name
 
+    if config["engine"]["threads"]:
+        torch.set_num_threads(config["engine"]["threads"])
     shape = planned.shape
     requests, model = planned.workload.requests, load(config["model"], config["dtype"]).model
     count = _counted(progress, len(requests))
@@ -115,6 +117,7 @@ def _serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Pro
         share = others.share()
     _write(directory, engine)
     return {
+        "threads": torch.get_num_threads(),
         "kernel": kernel_name(getattr(torch, config["dtype"]), shape.head_dim, shape.q_heads // shape.kv_heads),
         **_metrics(planned, engine),
         **_step_times(engine),

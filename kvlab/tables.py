@@ -44,7 +44,8 @@ class Tables:
         """Drop the entries from `count` on; return those that were live."""
         start, old = self.start[seq], self.count[seq]
         self.count[seq] = min(count, old)
-        return self.data[self.row[seq], max(count, start) : old].tolist()
+        gone: list[int] = self.data[self.row[seq], max(count, start) : old].tolist()
+        return gone
 
     def expire(self, seq: int, start: int) -> list[int]:
         """Mark the entries before `start` dead; return those that were live."""
@@ -52,7 +53,8 @@ class Tables:
         if start <= before:
             return []
         self.start[seq] = start
-        return self.data[self.row[seq], before:start].tolist()
+        gone: list[int] = self.data[self.row[seq], before:start].tolist()
+        return gone
 
     def close(self, seq: int) -> list[int]:
         """Forget the sequence; return its live entries."""

@@ -77,7 +77,8 @@ class VAttention(Strategy):
     def _take(self, need: int) -> int:
         """The idle row with the fewest page groups that suffice, else the one with the most."""
         counts = [*range(need, self.row_groups + 1), *range(need - 1, -1, -1)]
-        return next(self.idle[count].pop() for count in counts if self.idle[count])
+        row: int = next(self.idle[count].pop() for count in counts if self.idle[count])
+        return row
 
     def _hold(self, row: int, need: int) -> int:
         """Let the row's sequence hold its first `need` page groups, mapped now where they are not; the room."""

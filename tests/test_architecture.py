@@ -18,7 +18,7 @@ ONLY_IN = {
     "safetensors": {"kvlab/model/"},
     "tokenizers": {"kvlab/model/"},
     "triton": {"kernels/"},
-    "torch": {"kvlab/memory/", "kvlab/model/", "kernels/", "kvlab/engine/", "kvlab/harness/provenance.py"},
+    "torch": {"kvlab/memory/", "kvlab/model/", "kernels/", "kvlab/engine/", "kvlab/harness/doctor.py", "kvlab/run.py"},
 }
 NO_TORCH = ("strategies/", "kvlab/workload/", "kvlab/record/", "kvlab/engine/scheduler.py", "kvlab/engine/lanes.py")
 

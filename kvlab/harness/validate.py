@@ -106,6 +106,7 @@ ENGINE: dict[str, Check] = {
     "chunk": optional(whole(1)),
     "clock": one_of("wall", "steps"),
     "temperature": number(0),
+    "threads": optional(whole(1)),
 }
 
 

@@ -41,7 +41,7 @@ def memory_metrics(rows: Columns, pool_bytes: int) -> dict[str, Any]:
         metrics["pool_usage" + suffix] = mean["held"] / pool_bytes
         metrics["waste" + suffix] = {name: mean[name] / pool_bytes for name in WASTE}
         decoding = part["running"][part["decode_seqs"] > 0]
-        metrics["mean_batch_size" + suffix] = float(decoding.mean()) if len(decoding) else 0.0
+        metrics["mean_batch_size" + suffix] = float(decoding.mean()) if len(decoding) else None
         metrics["max_batch_size" + suffix] = int(part["running"].max()) if stop else 0
     metrics["prefill_only_steps"] = int(((rows["decode_seqs"] == 0) & (rows["running"] > 0)).sum())
     metrics["peak_committed_bytes"] = int(rows["backed"].max(initial=0))

@@ -32,7 +32,7 @@ STRATEGIES = {
 
 
 def config(strategy: str, **changes: object) -> dict:
-    engine = {"max_seqs": 64, "chunk": None, "clock": "steps", "temperature": 0.0}
+    engine = {"max_seqs": 64, "chunk": None, "clock": "steps", "temperature": 0.0, "threads": None}
     base = {
         "strategy": {"name": strategy, **STRATEGIES[strategy]},
         "model": TINY,
