@@ -139,6 +139,8 @@ The lab bench for KV-cache memory management: the memory strategy is the only th
 
 {OVERRIDES}
 
+Exit status: 0 ok, 1 failed, 2 refused or wrongly used, 130 interrupted.
+
 examples:
 {examples}"""
 

@@ -15,6 +15,7 @@ from kvlab.harness.compose import Composed, Composer
 from kvlab.harness.plugins import SHARED
 from kvlab.harness.rundir import fingerprint
 
+NOT_OF_A_RUN = ("hydra.run.dir", "hydra.sweep.dir", "tracking")
 LONGEST_LABEL = 120  # characters; a file name may have 255 bytes
 
 
@@ -62,7 +63,7 @@ def make_plan(overrides: Sequence[str]) -> Plan:
         raise UsageError("pool_blocks: its size depends on block_size, which is swept; give pool_bytes instead")
     merged: dict[str, tuple[tuple[str, ...], Composed]] = {}
     for combination, item in zip(combinations, composed, strict=True):
-        kept = tuple(line for line in combination if _name(line) not in item.lacking)
+        kept = tuple(line for line in combination if _name(line) not in (*item.lacking, *NOT_OF_A_RUN))
         merged.setdefault(fingerprint(item.config), (kept, item))
     runs = _label([(kept, item.config) for kept, item in merged.values()], varied)
     return Plan(order(runs), len(combinations), _lacking(composed, varied), composed[0].sweep_dir, composed[0].tracking)

@@ -50,9 +50,12 @@ def installed() -> list[Installed]:
 
 
 def node_of(target: str) -> dict[str, Any]:
-    """The node for a class `module:Class`."""
-    cls = strategy_class(target.replace(":", "."))
+    """The node for a class `module:Class`; its name alone where it cannot be imported, so that others still can."""
     node: dict[str, Any] = {"_target_": target.replace(":", ".")}
+    try:
+        cls = strategy_class(node["_target_"])
+    except UsageError:
+        return node
     for name, parameter in list(inspect.signature(cls).parameters.items())[1:]:
         if name in SHARED:
             node[name] = "${" + name + "}"
@@ -66,7 +69,7 @@ def strategy_class(target: str) -> type[Strategy]:
     module, _, name = target.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # a plugin's file may fail in any way
         raise UsageError(f"strategy._target_={target}: cannot be imported: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Strategy)):
         raise UsageError(f"strategy._target_={target}: allowed is a subclass of kvlab.strategy.Strategy")

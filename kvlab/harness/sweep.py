@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from kvlab.errors import UsageError
 from kvlab.harness.manifest import MANIFEST, Manifest, locked
 from kvlab.harness.provenance import available_bytes, cores
+from kvlab.harness.rundir import fingerprint
 
 if TYPE_CHECKING:
     from kvlab.harness.plan import Plan, Planned
@@ -42,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     overrides = _overrides(args)
     plan = make_plan(overrides)
     print(plan.line, file=sys.stderr)
+    check(plan.runs)
     if args.dry_run:
         print("\n".join(planned.label for planned in plan.runs))
         return 0
@@ -85,6 +87,14 @@ def _sweep(plan: Plan, overrides: list[str], args: argparse.Namespace) -> int:
     untracked = tracker.conclude()
     unreported = _report(plan.directory, args.json)
     return max(_conclude(manifest), untracked, unreported)
+
+
+def check(runs: list[Planned]) -> None:
+    """Raise UsageError for what only the engine knows to be wrong (a file, a pool), before anything runs."""
+    from kvlab.run import plan
+
+    for config in {fingerprint({**run.config, "seed": None}): run.config for run in runs}.values():
+        plan(config)
 
 
 def _launch(manifest: Manifest, tracker: Tracker, jobs: int | None) -> None:

@@ -78,7 +78,7 @@ class Wandb(Tracker):
             job_type="run",
             tags=[*_groups(result), *self.tracking["tags"]],
             config=result["config"],
-            dir=str(self.directory),
+            dir=str(self.directory.resolve()),  # wandb's own process may be elsewhere
             mode=self.mode,
             # No console, no code, no environment: a result has its own account of where it comes from.
             settings=wandb.Settings(

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from hydra.core.config_store import ConfigStore
 
 from kvlab.errors import UsageError
 from kvlab.harness import plugins
-from kvlab.harness.compose import Composer, compose
+from kvlab.harness.compose import Composer
 
 CONF = Path(plugins.__file__).parents[1] / "conf"
 CHOICES = [f"{path.parent.name}={path.stem}" for path in sorted(CONF.glob("*/*.yaml"))]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def composer() -> Iterator[Composer]:
     with Composer() as composer:
         yield composer
@@ -157,53 +154,3 @@ def test_an_experiment_brings_its_values(experiment: str, composer: Composer) ->
     assert combinations == [("experiment=blocks", f"block_size={size}", "seed=7", experiment) for size in (8, 16)]
     config = composer.compose(combinations[0]).config
     assert (config["workload"]["name"], config["max_len"], config["block_size"]) == ("fixed", 512, 8)
-
-
-PLUGIN = '''"""Everything in one arena. And a second line."""
-from kvlab.strategies.paged import Paged
-
-class Arena(Paged):
-    def __init__(self, memory, block_size=16, arenas=2):
-        super().__init__(memory, block_size)
-'''
-
-
-@pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A package with a strategy, known by a class and once more by a file of configuration."""
-    package = tmp_path / "arena_plugin"
-    (package / "conf" / "strategy").mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "conf" / "__init__.py").write_text("")
-    (package / "arena.py").write_text(PLUGIN)
-    yaml = "_target_: arena_plugin.arena.Arena\nblock_size: ${block_size}\narenas: 4\n"
-    (package / "conf" / "strategy" / "big_arena.yaml").write_text(yaml)
-    monkeypatch.syspath_prepend(tmp_path)
-    points = {
-        "kvlab.strategies": [EntryPoint("arena", "arena_plugin.arena:Arena", "kvlab.strategies")],
-        "kvlab.conf": [EntryPoint("arena", "arena_plugin.conf", "kvlab.conf")],
-    }
-    monkeypatch.setattr(plugins, "entry_points", lambda group: points[group])
-    yield
-    ConfigStore.instance().repo["strategy"].pop("arena.yaml", None)
-    for name in [name for name in sys.modules if name.startswith("arena_plugin")]:
-        del sys.modules[name]
-
-
-@pytest.mark.usefixtures("plugin")
-def test_a_plugin_is_a_strategy_like_any_other() -> None:
-    with Composer() as composer:
-        arena = composer.compose(["strategy=arena", "block_size=32"])
-        big = composer.compose(["strategy=big_arena", "strategy.arenas=8"])
-    assert arena.config["strategy"] == {
-        "name": "arena", "_target_": "arena_plugin.arena.Arena", "block_size": 32, "arenas": 2,
-    }  # fmt: skip
-    assert arena.lacking == ("page_group_bytes",)
-    assert big.config["strategy"]["arenas"] == 8
-    assert {"paged", "arena", "big_arena"} <= {item.name for item in plugins.installed()}
-
-
-@pytest.mark.usefixtures("plugin")
-def test_a_class_given_by_hand_goes_by_its_own_name() -> None:
-    config = compose(["strategy._target_=arena_plugin.arena.Arena"]).config
-    assert config["strategy"]["name"] == "arena"

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,3 +71,27 @@ def test_bad_ends(seed: int, status: int, result: str, said: str, capfd: pytest.
     assert main(["run", "hydra.run.dir=out", f"seed={seed}"]) == status
     assert capfd.readouterr().err.endswith(said)
     assert json.loads(Path("out/result.json").read_text())["status"] == result
+
+
+INTERRUPTED = """
+import sys
+from kvlab.harness import launch
+from kvlab.harness.cli import main
+launch.COMMAND = (sys.executable, sys.argv[1])
+sys.exit(main(["run", "hydra.run.dir=out", "seed=95"]))
+"""
+
+
+def test_ctrl_c_says_how_to_start_again() -> None:
+    stub = Path(__file__).with_name("stub_job.py")
+    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, str(stub)], stderr=subprocess.PIPE, text=True)
+    stop = time.monotonic() + 20
+    while not Path("log.txt").exists() and time.monotonic() < stop:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert said.endswith(
+        "kvlab: interrupted, no result in out; the same command with hydra.run.dir=out starts it again\n"
+    )
+    assert not Path("out/result.json").exists()

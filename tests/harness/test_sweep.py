@@ -131,8 +131,9 @@ def test_a_report_that_fails_costs_no_results(
 
 INTERRUPTED = """
 import sys
-from kvlab.harness import launch, report
+from kvlab.harness import launch, report, sweep
 from kvlab.harness.cli import main
+sweep.check = lambda runs: None
 launch.COMMAND = (sys.executable, sys.argv[1])
 report.write_report = None
 sys.exit(main(sys.argv[2:]))

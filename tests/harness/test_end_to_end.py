@@ -1,0 +1,86 @@
+"""The command with the real engine and the tiny model, each run in its own process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kvlab.harness.cli import main
+
+TINY = (
+    "model=tiny", "dtype=float64", "max_len=64", "workload=fixed", "workload.num_requests=6",
+    "workload.prompt_len=24", "workload.output_len=8",
+)  # fmt: skip
+PROMISED = [
+    "status",
+    "strategy",
+    "executor",
+    "deterministic",
+    "tokens_per_s",
+    "utilization",
+    "allocated_utilization",
+    "pool_usage",
+    "waste",
+    "peak_committed_bytes",
+    "num_preemptions",
+    "recomputed_tokens",
+    "num_refused",
+    "num_ties",
+    "mean_batch_size",
+    "prefix_hit_rate",
+    "ttft_s",
+    "tpot_s",
+    "normalized_latency_s",
+    "allocator_us_per_step",
+    "others_cpu_share",
+    "timing_valid",
+    "output_digest",
+    "schema_version",
+    "config",
+    "overrides",
+    "versions",
+    "machine",
+    "started",
+    "wall_s",
+]
+
+
+def test_a_run_writes_what_scripts_rely_on(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--json", *TINY, "hydra.run.dir=out"]) == 0
+    said = capfd.readouterr()
+    result = json.loads(said.out)
+    assert [key for key in PROMISED if key not in result] == []
+    assert result["status"] == "ok"
+    assert said.err.startswith("pool 16 blocks x 16 = 256 tokens = ")
+    assert {path.name for path in Path("out").iterdir()} == {
+        "config.json", "overrides.json", "result.json", "steps.csv", "requests.csv", "outputs.jsonl",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("workload.path=/nowhere", "kvlab: workload.path=/nowhere: no such file"),
+        ("model.path=/nowhere", "kvlab: model.path=/nowhere: no such file or directory"),
+        ("pool_bytes=100", "kvlab: pool_bytes=100 holds no token"),
+    ],
+)
+def test_a_sweep_with_a_mistake_does_not_start(line: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    status = main(["sweep", "strategy=paged,contiguous", *TINY, line, "hydra.sweep.dir=out", "tracking=none"])
+    assert status == 2
+    assert said in capfd.readouterr().err
+    assert not list(Path().glob("out/*/steps.csv"))
+
+
+@pytest.mark.slow
+def test_a_sweep_ends_in_tables_with_one_digest(capfd: pytest.CaptureFixture[str]) -> None:
+    command = ["sweep", "strategy=glob(*)", *TINY, "timing=false", "page_group_bytes=4KiB", "hydra.sweep.dir=out"]
+    assert main(command) == 0
+    results = [json.loads(path.read_text()) for path in Path("out").glob("*/result.json")]
+    assert len(results) == 3
+    assert len({result["output_digest"] for result in results}) == 1
+    assert Path("out/report.md").exists()
+    assert len(list(Path("out/wandb").glob("offline-run-*"))) == 3
+    assert "| vattention" in capfd.readouterr().out
