@@ -37,6 +37,10 @@ def run(args: argparse.Namespace) -> int:
     emit = (lambda text: None) if args.json else _emit
     result = generate(composed.config, prompt, args.max_tokens, args.temperature, emit)
     print(json.dumps(result, indent=1) if args.json else "")
+    if not args.json:
+        print(
+            f"{result['capacity']}\n{result['output_tokens']} tokens, {result['tokens_per_s']:.1f}/s", file=sys.stderr
+        )
     return 0
 
 

@@ -16,7 +16,7 @@ class Bar:
         console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self.shown = console.is_terminal
-        self.progress = Progress(*columns, console=console, disable=not self.shown)
+        self.progress = Progress(*columns, console=console, disable=not self.shown, refresh_per_second=2)
         self.task = self.progress.add_task(what, total=total)
 
     def __enter__(self) -> Self:

@@ -73,7 +73,7 @@ def test_flags_have_words(word: str, value: bool, composer: Composer) -> None:
     [
         ("workload=nothing", "workload=nothing: allowed is arxiv, azure_conv, fixed, lognormal, sharegpt, uniform"),
         ("blok_size=3", "blok_size: no such name; did you mean block_size? (allowed: strategy, model"),
-        ("engine.foo=3", "engine.foo: no such name (allowed in engine: max_seqs, chunk, clock, temperature)"),
+        ("engine.foo=3", "engine.foo: no such name (allowed in engine: max_seqs, chunk, clock, temperature"),
         ("workload.nun_requests=3", "did you mean workload.num_requests?"),
         ("max_len.x=3", "max_len has no parts"),
         ("strategy.slots=3", "strategy.slots: no such name (allowed in strategy: _target_, block_size)"),
