@@ -73,7 +73,7 @@ def smollm2() -> Path:
         pytest.skip(f"needs the real model: {error}")
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
     """Small models on a busy machine: a second thread mostly waits."""
     threads = torch.get_num_threads()
