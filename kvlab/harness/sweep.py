@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--resume", metavar="DIR", help="take up the sweep in DIR; its own overrides hold unless some are given")
     add("--jobs", metavar="N", type=int, help="runs at once where timing=false (default: as cores and memory allow)")
     add("--dry-run", action="store_true", help="list the runs, in order, and stop")
+    add("--no-report", action="store_true", help="make no tables and figures at the end")
     add("--json", action="store_true", help=f"print what {MANIFEST} holds instead of tables")
 
 
@@ -85,7 +86,7 @@ def _sweep(plan: Plan, overrides: list[str], args: argparse.Namespace) -> int:
         again = f"kvlab sweep --resume {shlex.quote(str(plan.directory))}"
         raise KeyboardInterrupt(f"interrupted: {left}; take it up with: {again}") from None
     untracked = tracker.conclude()
-    unreported = _report(plan.directory, args.json)
+    unreported = 0 if args.no_report else _report(plan.directory, args.json)
     return max(_conclude(manifest), untracked, unreported)
 
 

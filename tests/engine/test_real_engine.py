@@ -47,6 +47,15 @@ def config(strategy: str, **changes: object) -> dict:
     return {**base, "engine": engine, **changes}
 
 
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Two threads wait for each other longer than so small a model takes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 class Poisoning(RealExecutor):
     """Before each launch, every slot that holds no live token is NaN (where it has memory at all)."""
 
