@@ -32,7 +32,9 @@ def generate(
     token_bytes = loaded.shape.token_bytes(config["dtype"])
     strategy = build_strategy(config, token_bytes, loaded.shape.layers, pool_bytes(config, token_bytes))
     if request.limit > strategy.longest:
-        raise UsageError(f"{request.limit:,} tokens do not fit: the longest here is {strategy.longest:,}; raise pool_bytes")
+        raise UsageError(
+            f"{request.limit:,} tokens do not fit: the longest here is {strategy.longest:,}; raise pool_bytes"
+        )
     eos = tuple(sorted(loaded.tokenizer.eos_ids))
     with real_engine(config, loaded.model, strategy, [request], eos=eos) as engine:
         _stream(engine, loaded.tokenizer, emit)

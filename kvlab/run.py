@@ -105,6 +105,7 @@ def _serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Pro
 
     from kvlab.engine.real import real_engine
     from kvlab.kernels.attention import kernel_name
+    from kvlab.model.matrix import product_name
 
     if config["engine"]["threads"]:
         torch.set_num_threads(config["engine"]["threads"])
@@ -117,6 +118,7 @@ def _serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Pro
         share = others.share()
     _write(directory, engine)
     return {
+        "matrix_product": product_name(getattr(torch, config["dtype"])),
         "threads": torch.get_num_threads(),
         "kernel": kernel_name(getattr(torch, config["dtype"]), shape.head_dim, shape.q_heads // shape.kv_heads),
         **_metrics(planned, engine),

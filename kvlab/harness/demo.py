@@ -16,8 +16,8 @@ LOOK = """\
 What to look at
 - token state: what the memory is for. contiguous reserves max_len for everybody, and most of it is never written.
 - internal and reservation: paged wastes part of the last block of a sequence, vattention part of its last page group.
-- mean batch: the same bytes serve more sequences at once; tokens/s follows, as a decode step costs little more for them.
-- preemptions: the price of handing memory out by need: when it runs out, the newest gives way and is computed again.
+- mean batch: the same bytes serve more sequences at once; tokens/s follows: a decode step costs little more for them.
+- preemptions: the price of handing memory out by need. When it runs out, the newest gives way and is computed again.
 - committed: contiguous and paged take the whole pool at start, vattention what was ever mapped.
 - digest: the strategies generate the same tokens. Only the memory is managed differently.
 - 2 MiB: stock CUDA maps no less, which is 2,730 tokens of this small model in each of its 60 tensors: 120 MiB for any

@@ -12,8 +12,9 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, linear, rms_norm, silu
+from torch.nn.functional import embedding, rms_norm, silu
 
+from kvlab.model.matrix import Matrix
 from kvlab.model.shape import RopeScaling, Shape
 from kvlab.model.weights import Weights
 
@@ -33,11 +34,17 @@ class Layer(NamedTuple):
     """One layer's weights; a row of a matrix is one output."""
 
     attention_norm: Tensor  # [C]
-    qkv: Tensor  # [(Q + 2 H) D, C]
-    out: Tensor  # [C, Q D]
+    qkv: Matrix  # [(Q + 2 H) D, C]
+    out: Matrix  # [C, Q D]
     mlp_norm: Tensor  # [C]
-    gate_up: Tensor  # [2 F, C]
-    down: Tensor  # [C, F]
+    gate_up: Matrix  # [2 F, C]
+    down: Matrix  # [C, F]
+
+    @classmethod
+    def read(cls, weights: Weights, index: int) -> Layer:
+        """Layer `index` of the weights."""
+        norm_1, qkv, out, norm_2, gate_up, down = (weights[f"layers.{index}.{name}"] for name in cls._fields)
+        return cls(norm_1, Matrix(qkv), Matrix(out), norm_2, Matrix(gate_up), Matrix(down))
 
 
 class Llama:
@@ -46,10 +53,8 @@ class Llama:
     def __init__(self, shape: Shape, weights: Weights) -> None:
         self.shape = shape
         self.embed_VC, self.norm_C = weights["embed"], weights["norm"]
-        self.head_VC = self.embed_VC if shape.tied else weights["head"]
-        self.layers = [
-            Layer(*(weights[f"layers.{index}.{name}"] for name in Layer._fields)) for index in range(shape.layers)
-        ]
+        self.head = Matrix(self.embed_VC if shape.tied else weights["head"])
+        self.layers = [Layer.read(weights, index) for index in range(shape.layers)]
         self.cos_PD, self.sin_PD = (table.to(self.embed_VC) for table in rotary_tables(shape))
 
     @torch.inference_mode()
@@ -63,17 +68,17 @@ class Llama:
         for index, layer in enumerate(self.layers):
             q_TQD, k_THD, v_THD = self._qkv(layer, x_TC, cos_T1D, sin_T1D)
             o_TQD = attention(index, q_TQD, k_THD, v_THD)
-            x_TC = x_TC + linear(o_TQD.reshape(len(x_TC), -1), layer.out)
-            gate_TF, up_TF = linear(self._norm(x_TC, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)
-            x_TC = x_TC + linear(silu(gate_TF) * up_TF, layer.down)
-        logits_NV = linear(self._norm(x_TC[rows_N], self.norm_C), self.head_VC)
+            x_TC = x_TC + layer.out(o_TQD.reshape(len(x_TC), -1))
+            gate_TF, up_TF = layer.gate_up(self._norm(x_TC, layer.mlp_norm)).chunk(2, dim=-1)
+            x_TC = x_TC + layer.down(silu(gate_TF) * up_TF)
+        logits_NV = self.head(self._norm(x_TC[rows_N], self.norm_C))
         return logits_NV.float() if logits_NV.dtype is torch.bfloat16 else logits_NV
 
     def _qkv(self, layer: Layer, x_TC: Tensor, cos_T1D: Tensor, sin_T1D: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values; queries and keys, which lie side by side, are turned in one go."""
         shape = self.shape
         turned = shape.q_heads + shape.kv_heads
-        qkv_TX = linear(self._norm(x_TC, layer.attention_norm), layer.qkv)
+        qkv_TX = layer.qkv(self._norm(x_TC, layer.attention_norm))
         qkv_TXD = qkv_TX.view(len(x_TC), -1, shape.head_dim)
         qk_TJD = qkv_TXD[:, :turned]
         # sin_T1D carries the minus sign of the first half: (a, b) -> (a cos - b sin, b cos + a sin).

@@ -51,7 +51,7 @@ def test_shape_and_name(folder: Path) -> None:
     assert shape_of({"name": "tiny", "path": str(folder)}) == SHAPE
     loaded = load({"name": "tiny", "path": str(folder)}, "float64")
     assert (loaded.name, loaded.tokenizer) == ("llama", None)
-    assert loaded.model.layers[0].qkv.dtype is torch.float64
+    assert loaded.model.layers[0].qkv.weight.dtype is torch.float64
 
 
 def test_shards_are_one_checkpoint(folder: Path, logits_of: Callable[..., Tensor]) -> None:
