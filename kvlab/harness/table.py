@@ -15,6 +15,7 @@ from typing import Any
 from kvlab.engine.capacity import size_text
 from kvlab.harness.groups import Row, Spread, metrics, peers
 from kvlab.harness.results import Run
+from kvlab.record.compare import compare
 
 HOLE = "-"
 
@@ -116,28 +117,45 @@ def to_csv(rows: list[Row]) -> str:
 def digest_cells(rows: list[Row]) -> list[str]:
     """What each row generated, against the rows that had to generate the same tokens.
 
-    `= 1a2b3c4d`: every such run with the same seed generated the same. `differs` names the seeds where a run
-    is unlike the first row's. A digest alone has nothing to be compared with, or is what others differ from.
+    `= 1a2b3c4d`: every such run with the same seed generated the same. `2 ties`: so many requests part from the
+    first row's at a close choice, which another rounding may make otherwise. `differs`: they part elsewhere. A digest
+    alone has nothing to be compared with, or is what others differ from.
     """
-    by_peers: dict[Any, list[str]] = {}
+    by_peers: dict[Any, list[Run]] = {}
     for run in _runs(rows):
-        by_peers.setdefault(peers(run), []).append(str(run.values.get("output_digest")))
+        by_peers.setdefault(peers(run), []).append(run)
     return [_digest(row, by_peers) for row in rows]
 
 
-def _digest(row: Row, by_peers: dict[Any, list[str]]) -> str:
+def _digest(row: Row, by_peers: dict[Any, list[Run]]) -> str:
     digested = [run for run in row.runs if run.values.get("output_digest")]
     if not digested:
         return HOLE
-    short = str(digested[0].values["output_digest"])[:8]
     groups = [by_peers[peers(run)] for run in digested]
-    unlike = [r for r, group in zip(digested, groups, strict=True) if group[0] != r.values["output_digest"]]
+    unlike = [(group[0], run) for run, group in zip(digested, groups, strict=True) if len({_of(group[0]), _of(run)}) > 1]
     if unlike:
-        seeds = ", ".join(str(run.seed) for run in unlike)
-        ties = sum(run.values.get("num_ties") or 0 for run in unlike)
-        return f"differs (seed {seeds}; {ties} ties)"
-    compared = all(len(group) > 1 and len(set(group)) == 1 for group in groups)
-    return f"= {short}" if compared else short
+        return _unlike(unlike)
+    compared = all(len(group) > 1 and len({_of(run) for run in group}) == 1 for group in groups)
+    return f"= {_of(digested[0])[:8]}" if compared else _of(digested[0])[:8]
+
+
+def _of(run: Run) -> str:
+    return str(run.values.get("output_digest"))
+
+
+def _unlike(pairs: list[tuple[Run, Run]]) -> str:
+    ties, wrong = 0, []
+    for first, run in pairs:
+        try:
+            agreement = compare(first.path, run.path)
+        except (OSError, ValueError, KeyError):  # without both runs' outputs nothing excuses the difference
+            wrong.append(run)
+            continue
+        ties += agreement.ties
+        wrong += [run] * (not agreement.holds)
+    if wrong:
+        return f"differs (seed {', '.join(str(run.seed) for run in wrong)})"
+    return f"{ties} ties" if ties != 1 else "1 tie"
 
 
 def _cells(row: Row, columns: list[Column], notes: list[str]) -> list[str]:
