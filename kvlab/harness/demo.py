@@ -11,6 +11,7 @@ from pathlib import Path
 from kvlab.harness import report, sweep
 from kvlab.harness.cli import Parser
 
+EQUAL = "equal-bytes"
 STOCK = ("strategy=vattention", "page_group_bytes=2097152", "seed=0")
 LOOK = """\
 What to look at
@@ -31,10 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 if every run is finished; what is finished already is not repeated."""
-    status = max(_sweep(args, "equal-bytes"), _sweep(args, "stock-page-groups", *STOCK))
+    status = max(_sweep(args, EQUAL), _sweep(args, "stock-page-groups", *STOCK))
     made = report.make(args.dir)
-    report.write_report(args.dir)
-    print(f"\n{made.text}\n\n{LOOK}\n\nFigures and tables: {args.dir / report.REPORT}, {args.dir / report.FIGURES}/")
+    paths = [report.write_report(args.dir / EQUAL), report.write_report(args.dir)]
+    print(f"\n{made.text}\n\n{LOOK}\n\nTables and figures: {paths[0]} (the three at equal bytes), {paths[1]} (all)")
     return status
 
 

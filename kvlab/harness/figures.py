@@ -40,6 +40,7 @@ STYLE: dict[Any, Any] = {
 }  # fmt: skip
 DASHES = ("-", "--", ":", "-.")  # for several rows of one strategy
 WIDTH = 8.0  # inches: 1,600 pixels, twice what a README shows
+LINE, HANDLE = 116, 9  # characters of legend text that fit across, and that a legend's handle takes of them
 
 
 def draw(rows: list[Row], directory: Path) -> tuple[list[Path], list[str]]:
@@ -137,7 +138,9 @@ def utilization(rows: list[Row], colours: dict[str, str]) -> Figure:
         axes.set_xlim(0, last)
     panels[1].set_xlabel(_time_label(runs))
     figure.supylabel(f"share of the pool{_pool(runs)}", size=9)
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(3, len(rows)), frameon=False)
+    # Columns of equal width: as many as fit beside each other, or the outer ones would be cut off.
+    widest = max(len(str(handle.get_label())) for handle in handles) + HANDLE
+    figure.legend(handles=handles, loc="outside upper center", ncols=max(1, LINE // widest), frameon=False)
     return figure
 
 
