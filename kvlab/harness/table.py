@@ -132,7 +132,7 @@ def _digest(row: Row, by_peers: dict[Any, list[Run]]) -> str:
     if not digested:
         return HOLE
     groups = [by_peers[peers(run)] for run in digested]
-    unlike = [(group[0], run) for run, group in zip(digested, groups, strict=True) if len({_of(group[0]), _of(run)}) > 1]
+    unlike = [(group[0], run) for run, group in zip(digested, groups, strict=True) if _of(group[0]) != _of(run)]
     if unlike:
         return _unlike(unlike)
     compared = all(len(group) > 1 and len({_of(run) for run in group}) == 1 for group in groups)
