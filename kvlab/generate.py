@@ -28,6 +28,7 @@ def generate(
     loaded = load(config["model"], config["dtype"])
     if loaded.tokenizer is None:
         raise UsageError(f"model={loaded.name} has no tokenizer; text needs model=smollm2 or model.path=DIR with one")
+    loaded.shape.check_max_len(int(config["max_len"]))
     request = _request(config, loaded.tokenizer.chat(prompt), max_tokens, temperature)
     token_bytes = loaded.shape.token_bytes(config["dtype"])
     strategy = build_strategy(config, token_bytes, loaded.shape.layers, pool_bytes(config, token_bytes))

@@ -38,6 +38,7 @@ class Plan:
 def plan(config: dict[str, Any]) -> Plan:
     """Checks the configuration as far as it can without a model; raises UsageError."""
     shape = shape_of(config["model"])
+    shape.check_max_len(int(config["max_len"]))
     token_bytes = shape.token_bytes(config["dtype"])
     strategy = build_strategy(config, token_bytes, shape.layers, pool_bytes(config, token_bytes))
     workload = make(
@@ -62,7 +63,8 @@ def execute(
     say(planned.capacity["line"])
     say(describe_workload(planned.workload))
     if reason := _refusal(planned):
-        return {**_identity(config, planned), "status": "refused", "reason": reason}
+        identity = _identity(config, planned)
+        return {**identity, "num_refused": identity["num_requests"], "status": "refused", "reason": reason}
     return {
         **_identity(config, planned),
         "status": "ok",
@@ -117,15 +119,21 @@ def _serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Pro
         engine.run()
         share = others.share()
     _write(directory, engine)
+    metrics = _metrics(planned, engine)
     return {
         "matrix_product": product_name(getattr(torch, config["dtype"])),
         "threads": torch.get_num_threads(),
         "kernel": kernel_name(getattr(torch, config["dtype"]), shape.head_dim, shape.q_heads // shape.kv_heads),
-        **_metrics(planned, engine),
-        **_step_times(engine),
+        **metrics,
+        **_step_times(engine, metrics["num_steps"]),
         "others_cpu_share": share,
-        "timing_valid": bool(config["timing"]) and share is not None and share <= BUSY_ABOVE,
+        "timing_valid": _timed(config) and share is not None and share <= BUSY_ABOVE,
     }
+
+
+def _timed(config: dict[str, Any]) -> bool:
+    """Whether the run's times are meant to be used; a clock that counts steps has none."""
+    return bool(config["timing"]) and config["engine"]["clock"] == "wall"
 
 
 def _counted(progress: Progress | None, total: int) -> Callable[[int], None] | None:
@@ -152,8 +160,7 @@ def _metrics(planned: Plan, engine: Engine[RealExecutor]) -> dict[str, Any]:
     }
 
 
-def _step_times(engine: Engine[RealExecutor]) -> dict[str, float]:
+def _step_times(engine: Engine[RealExecutor], launches: int) -> dict[str, float]:
     """Mean microseconds of a step's parts."""
     parts = {"allocator": engine.scheduler.metered.ns, **engine.executor.ns}
-    steps = max(1, len(engine.recorder.rows))
-    return {f"{part}_us_per_step": ns / 1e3 / steps for part, ns in parts.items()}
+    return {f"{part}_us_per_step": ns / 1e3 / max(1, launches) for part, ns in parts.items()}

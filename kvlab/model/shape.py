@@ -68,6 +68,11 @@ class Shape:
         if self.head_dim % 2:
             raise UsageError(f"model head_dim={self.head_dim}: allowed is an even number")
 
+    def check_max_len(self, max_len: int) -> None:
+        """UsageError: sequences of `max_len` tokens would have positions that the model does not know."""
+        if max_len > self.max_position:
+            raise UsageError(f"max_len={max_len}: allowed with this model is at most {self.max_position} tokens")
+
     def token_bytes(self, dtype: str) -> int:
         """Bytes of one token's keys and values in every layer. UsageError for an unknown dtype."""
         check_dtype(dtype)

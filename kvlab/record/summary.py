@@ -21,6 +21,11 @@ def columns(rows: list[Step]) -> Columns:
     return {name: data[:, index] for index, name in enumerate(Step._fields)}
 
 
+def launches(rows: Columns) -> int:
+    """Rows in which somebody ran; the others are waits for the next arrival."""
+    return int((rows["running"] > 0).sum())
+
+
 def saturated(rows: Columns) -> int:
     """Steps of the saturated window: those before the one at which the waiting queue last emptied, at least one."""
     if not len(rows["admissions"]):
@@ -90,7 +95,7 @@ def work_metrics(tally: Tally, rows: Columns) -> dict[str, Any]:
         "num_output_tokens": output,
         "duration_s": duration,
         "tokens_per_s": output / duration if duration else 0.0,
-        "num_steps": len(rows["dt_s"]),
+        "num_steps": launches(rows),
         "num_preemptions": tally.preemptions,
         "recomputed_tokens": tally.recomputed_tokens,
         "prefix_hit_rate": tally.hit_tokens / tally.input_tokens if tally.input_tokens else 0.0,

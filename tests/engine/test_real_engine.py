@@ -192,8 +192,23 @@ def test_the_same_seed_gives_the_same_result_file(tmp_path):
 def test_a_run_in_which_nothing_fits_is_refused_before_it_loads_a_model(tmp_path):
     result = execute(config("contiguous", pool_bytes=100 * TOKEN_BYTES, workload=fixed()), tmp_path)
     assert result["status"] == "refused"
+    assert result["num_refused"] == result["num_requests"] == 6
     assert result["reason"].startswith("no request fits: they may grow to 128 tokens or more, the longest")
     assert not list(tmp_path.iterdir())
+
+
+def test_positions_beyond_the_models_are_an_error(tmp_path):
+    """They ended the run in the middle, as an index out of range."""
+    with pytest.raises(UsageError, match="max_len=9000: allowed with this model is at most 8192 tokens"):
+        execute(config("paged", max_len=9000, workload=fixed()), tmp_path)
+
+
+@pytest.mark.parametrize(("clock", "timing"), [("steps", True), ("wall", False)])
+def test_times_that_are_not_meant_to_be_used_are_flagged(tmp_path, monkeypatch, clock, timing):
+    """A clock that counts steps gave "seconds" that passed as valid."""
+    monkeypatch.setattr("kvlab.run.OthersShare.share", lambda self: 0.0)
+    assert execute(config("paged", workload=fixed(), clock="wall"), tmp_path)["timing_valid"] is True
+    assert execute(config("paged", workload=fixed(), clock=clock, timing=timing), tmp_path)["timing_valid"] is False
 
 
 def test_a_pool_smaller_than_a_token_is_an_error(tmp_path):
