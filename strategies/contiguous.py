@@ -23,7 +23,7 @@ class Contiguous(Strategy):
         return self.row if self.rows else 0
 
     def admit(self, arrival: Arrival, new: int, leave: int = 0) -> Grant | None:
-        if not self.free or (len(self.free) - 1) * self.row < leave:
+        if not self.free or not self.table.spare or (len(self.free) - 1) * self.row < leave:
             return None
         self.table.open(arrival.seq, self.free[-1:])
         self.free.pop()

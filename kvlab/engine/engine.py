@@ -47,14 +47,15 @@ class Engine(Generic[ExecutorT]):
     def run(self) -> None:
         while self.step():
             pass
+        self.recorder.end()
 
     def step(self) -> bool:
-        """One launch, or one wait for the next arrival; False when nothing is left to do."""
+        """One launch, or where nobody runs or waits one wait for the next arrival; False when nothing is left to do."""
         self._take_arrivals()
         launch = self.scheduler.plan()
         if launch is not None:
             self._launch(launch)
-        elif self.pending:
+        elif self.pending and not self.scheduler.busy:
             self._wait()
         return self.scheduler.busy or bool(self.pending)
 

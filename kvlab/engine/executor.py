@@ -17,7 +17,7 @@ from kvlab.memory.dense import DenseStore
 from kvlab.memory.store import Store
 from kvlab.memory.view import View, make_view
 from kvlab.model.llama import Llama
-from kvlab.strategy import Move, Strategy
+from kvlab.strategy import Move, Strategy, ceil_div
 
 
 class Attention:
@@ -46,9 +46,7 @@ class RealExecutor:
         marks = [perf_counter_ns()]
         self.store.apply(moves)
         marks.append(perf_counter_ns())
-        view = make_view(
-            self.strategy.table.data[launch.row_B], launch.start_B, launch.stop_B, self.strategy.block_size
-        )
+        view = self._view(launch)
         marks.append(perf_counter_ns())
         logits_NV = self._forward(launch, Attention(self.store, view, self.scale))
         marks.append(perf_counter_ns())
@@ -73,6 +71,12 @@ class RealExecutor:
                 torch.tensor([7, 8]),
             )
         scratch.close()
+
+    def _view(self, launch: Launch) -> View:
+        block_size = self.strategy.block_size
+        width = 1 if block_size is None else ceil_div(int(launch.stop_B.max()), block_size)
+        table_BP = self.strategy.table.data[launch.row_B, :width]  # whole rows would cost max_len, whatever is used
+        return make_view(table_BP, launch.start_B, launch.stop_B, block_size)
 
     def _forward(self, launch: Launch, attention: Attention) -> Tensor:
         assert launch.ids_T is not None

@@ -21,7 +21,8 @@ class Sequence:
     known: int  # tokens: the prompt, and the output so far
     output: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))  # kept while it is not running
     lane: int = -1  # -1: not on the device
-    lost: int = 0  # tokens stored when it was preempted last
+    found: int = 0  # tokens in place when it was admitted last
+    reached: int = 0  # the most tokens that were ever stored of it when it left the device
     preemptions: int = 0
     first_token_s: float | None = None
     finish_s: float | None = None

@@ -7,7 +7,7 @@ from time import perf_counter_ns
 import numpy as np
 from numpy.typing import NDArray
 
-from kvlab.strategy import Arrival, Grant, Move, Strategy
+from kvlab.strategy import Arrival, Grant, Move, Strategy, Usage
 
 
 class Metered:
@@ -38,6 +38,12 @@ class Metered:
         begin = perf_counter_ns()
         self.strategy.release(seq)
         self.ns += perf_counter_ns() - begin
+
+    def usage(self) -> Usage:
+        begin = perf_counter_ns()
+        usage = self.strategy.usage()
+        self.ns += perf_counter_ns() - begin
+        return usage
 
     def drain(self) -> list[Move]:
         begin = perf_counter_ns()

@@ -50,7 +50,7 @@ class Scheduler:
         self.moves: list[Move] = []
         self.arrivals: dict[int, Arrival] = {}  # of those that wait: one object for as long
         self.refused_at = -1  # `changes` when the head of the queue was refused last
-        self.changes = 0  # releases so far: only they make room
+        self.changes = 0  # releases, and what caches were told: nothing else can turn a refusal into a grant
 
     @property
     def busy(self) -> bool:
@@ -146,7 +146,7 @@ class Scheduler:
             if grant is not None:
                 self._start(self.waiting.popleft(), grant)
             elif len(self.lanes):
-                self.refused_at = self.changes  # nothing but a release can change the answer
+                self.refused_at = self.changes
             else:
                 reason = f"alone, there was no room for {sequence.known:,} tokens and one more"
                 self._end(self.waiting.popleft(), "failed", reason)
@@ -155,7 +155,7 @@ class Scheduler:
         arrival = self.arrivals.get(sequence.id)
         if arrival is None:
             arrival = self.arrivals[sequence.id] = self._arrival(sequence)
-        terms = self.admission.terms(arrival, len(self.lanes), self.strategy.usage())
+        terms = self.admission.terms(arrival, len(self.lanes), self.metered.usage())
         return None if terms is None else self.metered.admit(arrival, *terms)
 
     def _arrival(self, sequence: Sequence) -> Arrival:
@@ -170,9 +170,8 @@ class Scheduler:
         del self.arrivals[sequence.id]
         self.lanes.add(sequence, self.strategy.table.row[sequence.id], grant.hit, grant.room)
         self.tally.admissions += 1
-        if sequence.preemptions:
-            self.tally.recomputed_tokens += max(0, sequence.lost - grant.hit)
-        else:
+        sequence.found = grant.hit
+        if not sequence.preemptions:
             self.tally.input_tokens += sequence.known
             self.tally.hit_tokens += grant.hit
 
@@ -192,7 +191,8 @@ class Scheduler:
         self._tell(lane)
         stored = int(self.lanes.stored[lane])
         sequence = self.lanes.remove(lane)
-        sequence.lost = stored
+        self.tally.recomputed_tokens += max(0, min(stored, sequence.reached) - sequence.found)
+        sequence.reached = max(stored, sequence.reached)
         self.metered.release(sequence.id)
         self.changes += 1
         return sequence
@@ -204,10 +204,12 @@ class Scheduler:
             stored = int(self.lanes.stored[lane])
             ids = None if self.lanes.ids is None else self.lanes.ids[lane, :stored]
             self.metered.wrote(self.lanes.at(lane).id, stored, ids)
+            self.changes += 1
 
     def _tell_prefills(self, launch: Launch) -> None:
         if self.metered.tells:
-            for lane in launch.lane_B[launch.stop_B - launch.start_B > 1].tolist():
+            prefills_B = (launch.stop_B - launch.start_B > 1) | (launch.start_B < self.lanes.prompt[launch.lane_B])
+            for lane in launch.lane_B[prefills_B].tolist():
                 self._tell(lane)
 
     def _drain(self) -> bool:

@@ -56,7 +56,7 @@ def split(
 
 
 def _check(memory: Memory, usage: Usage, parts: Split, shared: int) -> None:
-    fits = usage.held + usage.cached <= memory.bytes and 0 <= shared <= usage.held
+    fits = usage.held + usage.cached <= memory.bytes and shared >= 0
     if sum(parts) != memory.bytes or min(parts) < 0 or not fits:
         raise AccountingError(f"the pool of {memory.bytes:,} bytes is not {parts} with {usage} and {shared:,} shared")
 
@@ -74,3 +74,9 @@ class Identity:
             raise AccountingError(f"held + cached + free was {self.capacity:,} bytes and is now that of {usage}")
         if usage.backed is not None and usage.backed < usage.held:
             raise AccountingError(f"{usage.held:,} bytes are held, {usage.backed:,} are backed by memory")
+
+    def check_empty(self, usage: Usage) -> None:
+        """No sequence is live, so nothing is held."""
+        self.check(usage)
+        if usage.held:
+            raise AccountingError(f"every sequence has left and {usage.held:,} bytes are still held")

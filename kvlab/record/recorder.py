@@ -55,6 +55,10 @@ class Recorder:
         """Nothing ran until `now`."""
         self._row(scheduler, now, 0, 0, 0, None)
 
+    def end(self) -> None:
+        """Everybody has left. AccountingError: something is still held."""
+        self.identity.check_empty(self.strategy.usage())
+
     def _row(
         self, scheduler: Scheduler, now: float, running: int, prefill: int, decode: int, launch: Launch | None
     ) -> None:

@@ -84,10 +84,10 @@ class ShadowExecutor:
 
     def __init__(self, strategy: Strategy, lanes: Lanes) -> None:
         self.strategy, self.lanes, self.memory = strategy, lanes, ShadowMemory(strategy)
-        self.launches = 0
+        self.computed = 0  # tokens, each time
 
     def run(self, moves: list, launch: Launch) -> np.ndarray:
-        self.launches += 1
+        self.computed += int((launch.stop_B - launch.start_B).sum())
         self.memory.apply(moves)
         tokens, seen = [], set()
         for b, lane in enumerate(launch.lane_B.tolist()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kvlab.record.accounting import AccountingError
 from kvlab.record.summary import output_digest
 from kvlab.request import Request
 from kvlab.strategies.contiguous import Contiguous
@@ -14,7 +15,7 @@ from kvlab.strategy import Arrival
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("chunk", [None, 5])
+@pytest.mark.parametrize("chunk", [None, 5, 1])
 @pytest.mark.parametrize("tokens", [64, 130, 1000])
 def test_every_token_is_where_the_table_says(make_strategy, memory, requests, serve, seed, chunk, tokens):
     strategy = make_strategy(memory(tokens, chunk=chunk))
@@ -76,6 +77,57 @@ def test_a_lone_sequence_that_cannot_grow_fails_with_a_reason_and_the_run_goes_o
         assert "could not grow from 16 to 17" in sequence.reason
 
 
+def test_who_was_preempted_does_not_wait_for_the_next_arrival(memory, serve):
+    """Where a step preempted one sequence and failed the other, the clock jumped to the next arrival."""
+
+    class Stubborn(Paged):
+        def extend(self, seq, length, upto):
+            return super().extend(seq, length, upto) if seq else None
+
+    work = [Request(i, 8, 4, 16, 100.0 * (i == 2), np.arange(8, dtype=np.int32)) for i in range(3)]
+    engine = serve(Stubborn(memory(32), 4), work)
+    ended = {s.id: (s.outcome, s.finish_s) for s in engine.scheduler.tally.ended}
+    assert ended == {0: ("failed", None), 1: ("finished", 4.0), 2: ("finished", 104.0)}
+
+
+def test_room_that_is_never_given_back_fails_the_run(memory, requests, serve):
+    class Leaking(Paged):
+        def release(self, seq):
+            if seq:
+                super().release(seq)
+
+    with pytest.raises(AccountingError, match="every sequence has left and 192 bytes are still held"):
+        serve(Leaking(memory(1000), 4), [Request(0, 2, 2, 64, 0.0, np.zeros(2, np.int32))])
+
+
+@pytest.mark.parametrize("chunk", [None, 5, 1])
+def test_recomputed_tokens_are_those_computed_twice(memory, requests, serve, chunk):
+    """Also of sequences that are thrown out again before they are back where they were."""
+    engine = serve(Paged(memory(64, chunk=chunk), 4), requests(30, 64, seed=1))
+    tally, computed = engine.scheduler.tally, engine.executor.computed
+    assert tally.preemptions > 3
+    assert tally.recomputed_tokens == computed - sum(s.known - 1 for s in tally.ended)
+
+
+@pytest.mark.parametrize("chunk", [None, 5, 1])
+def test_a_cache_is_told_of_every_prompt_as_it_is_stored(memory, requests, serve, chunk):
+    """Pieces of one token were left out: a prompt's last, and with chunk=1 the whole prompt."""
+    told = {}
+
+    class Told(Paged):
+        def wrote(self, seq, length, ids):
+            assert len(ids) == length
+            told.setdefault(seq, []).append(length)
+
+    work = requests(10, 64, seed=1)
+    serve(Told(memory(1000, chunk=chunk), 4), work)
+    for request in work:
+        step = chunk or request.prompt_len
+        pieces = [*range(step, request.prompt_len, step), request.prompt_len]
+        assert set(pieces) <= set(told[request.id])
+        assert told[request.id][-1] == request.final - 1
+
+
 def test_generation_stops_at_end_of_text_but_a_trace_does_not(memory, serve):
     prompt = np.arange(5, dtype=np.int32)
     open_ended, traced = Request(0, 5, None, 60, 0.0, prompt), Request(1, 5, 40, 60, 0.0, prompt)
@@ -133,6 +185,14 @@ def test_the_best_fitting_row_is_handed_on_and_theft_takes_from_the_idle(memory)
     strategy.admit(arrival(5, 50), 50)  # nothing is idle or unmapped: the seven are taken from under a live row
     assert [type(move).__name__ for move in strategy.drain()] == ["Unmap", "Map"] * 7
     assert strategy.extend(2, 16, 17) is None
+
+
+def test_no_more_sequences_than_max_seqs(make_strategy, memory):
+    """contiguous gave out a row and then had no table for it."""
+    strategy = make_strategy(memory(1000, max_seqs=2))
+    assert all(strategy.admit(arrival(seq, 5), 5) for seq in (0, 1))
+    assert strategy.usage().largest == 0
+    assert strategy.admit(arrival(2, 5), 5) is None
 
 
 @pytest.mark.parametrize("block_size", [0, -1, 2.5])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kvlab.engine.scheduler import Tally
 from kvlab.record.accounting import AccountingError, Identity, split
 from kvlab.record.recorder import Step
-from kvlab.record.summary import columns, memory_metrics, saturated
+from kvlab.record.summary import columns, memory_metrics, saturated, work_metrics
 from kvlab.strategy import Memory, Usage
 
 MEMORY = Memory(bytes=1000, token_bytes=10, max_len=50, max_seqs=4, chunk=50)
@@ -31,6 +32,12 @@ def test_round_up_left_over_bytes_and_free_are_external():
     assert sum(parts) == 1000
 
 
+def test_what_is_shared_may_be_more_than_what_is_held():
+    """Five sequences over the same ten slots: 400 bytes are saved and 100 held, which was called an error."""
+    parts = split(MEMORY, Usage(100, 0, 900, 0), np.full(5, 10), np.full(5, 10), np.full(5, 12))
+    assert parts == (100, 0, 0, 0, 900)
+
+
 @pytest.mark.parametrize("usage", [Usage(250, 0, 750, 0), Usage(1100, 0, 0, 0, 840), Usage(260, -10, 750, 0)])
 def test_books_that_do_not_add_up_are_an_error(usage):
     """Holding less than the rooms (nobody shares here: more than is stored), or more than there is."""
@@ -45,6 +52,13 @@ def test_capacity_must_not_change():
         identity.check(Usage(500, 60, 410, 10))
     with pytest.raises(AccountingError, match="backed"):
         identity.check(Usage(500, 60, 400, 10, 0, 490))
+
+
+def test_who_has_left_holds_nothing():
+    identity = Identity(MEMORY, Usage(0, 0, 960, 10))
+    identity.check_empty(Usage(0, 60, 900, 10))
+    with pytest.raises(AccountingError, match="20 bytes are still held"):
+        identity.check_empty(Usage(20, 0, 940, 10))
 
 
 def row(dt: float, running: int, decode: int, token_state: int, admissions: int) -> Step:
@@ -62,3 +76,9 @@ def test_shares_are_weighted_by_time_over_the_saturated_window():
     assert metrics["prefill_only_steps"] == 1
     assert metrics["mean_batch_size.whole"] == pytest.approx((2 + 4 + 1) / 3)
     assert metrics["waste"]["internal"] == pytest.approx(0.02)
+
+
+def test_waits_for_the_next_arrival_are_no_steps():
+    """They were counted, which made every `_us_per_step` of a run with gaps too small."""
+    rows = columns([row(1, 2, 2, 100, 2), row(9, 0, 0, 0, 2), row(1, 1, 1, 50, 3)])
+    assert work_metrics(Tally(), rows)["num_steps"] == 2
