@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import difflib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -72,10 +73,8 @@ class Composer:
         parsed = self._parse(overrides)
         for override in parsed:
             _refuse_several(override)
-        try:
-            return _composed(self._tree(parsed), [override.get_key_element() for override in parsed])
-        except (HydraException, OmegaConfBaseException, UserWarning) as error:
-            raise self._explain(error, parsed) from error
+        with self._explained(parsed):
+            return _composed(self._tree(parsed), {str(override.key_or_group) for override in parsed})
 
     def expand(self, overrides: Sequence[str]) -> list[tuple[str, ...]]:
         """The overrides of each combination that commas, range(), choice() and glob() stand for.
@@ -85,15 +84,21 @@ class Composer:
         parsed = self._parse(overrides)
         experiments = next((_alternatives(o) for o in parsed if o.get_key_element() == "experiment"), [""])
         rest = [override for override in parsed if override.get_key_element() != "experiment"]
-        fixed = [str(override.input_line) for override in rest if not override.is_sweep_override()]
+        # Other overrides may need a value that is swept, and so need not compose without it.
+        places = [str(override.input_line) for override in rest if str(override.key_or_group) == "hydra.searchpath"]
         found: list[tuple[str, ...]] = []
         for experiment in experiments:
             chosen = [experiment] if experiment else []
-            params = self.compose([*chosen, *fixed]).sweep_params
-            presets = self._parse([f"{name}={value}" for name, value in params.items()])
+            presets = self._parse(self._sweep_values([*chosen, *places]) if chosen else [])
             axes = {override.get_key_element(): _alternatives(override) for override in [*presets, *rest]}
             found += [(*chosen, *combination) for combination in product(*axes.values())]
         return found
+
+    def _sweep_values(self, overrides: Sequence[str]) -> list[str]:
+        """What an experiment wants swept, as overrides."""
+        parsed = self._parse(overrides)
+        with self._explained(parsed):
+            return [f"{name}={value}" for name, value in _sweep_params(self._tree(parsed).hydra).items()]
 
     def _tree(self, parsed: list[Override]) -> DictConfig:
         """The configuration, unresolved. Hydra composes each choice of groups once; plain values are put in here."""
@@ -124,6 +129,13 @@ class Composer:
             if not free and (options := self._options(str(override.key_or_group))):
                 raise UsageError(f"{override.input_line}: allowed is {_words(options)}")
         return parsed
+
+    @contextmanager
+    def _explained(self, parsed: list[Override]) -> Iterator[None]:
+        try:
+            yield
+        except (HydraException, OmegaConfBaseException, UserWarning) as error:
+            raise self._explain(error, parsed) from error
 
     def _explain(self, error: Exception, parsed: list[Override]) -> UsageError:
         if isinstance(error, MissingConfigException) and error.options is not None:
@@ -177,13 +189,14 @@ def _words(names: Iterable[str]) -> str:
 
 
 def _parse(parser: OverridesParser, line: str) -> Override:
+    allowed = "write name=value, as in block_size=32, and special characters in quotes: \"name='a(b)'\""
     try:
         (override,) = parser.parse_overrides([line])
     except HydraException as error:
-        raise UsageError(f"{line!r} is not an override; write name=value, as in block_size=32") from error
+        raise UsageError(f"{line!r} is not an override; {allowed}") from error
     name = str(override.key_or_group)
     if not name:
-        raise UsageError(f"{line!r} is not an override; write name=value, as in block_size=32")
+        raise UsageError(f"{line!r} is not an override; {allowed}")
     if override.is_hydra_override() and name not in HYDRA_NAMES:
         raise UsageError(f"{name}: allowed of Hydra's own settings is {_words(HYDRA_NAMES)}")
     return override
@@ -207,18 +220,22 @@ def _alternatives(override: Override) -> list[str]:
     return [f"{name}={value}" for value in override.sweep_string_iterator()]
 
 
-def _composed(tree: DictConfig, names: Iterable[str]) -> Composed:
+def _sweep_params(own: DictConfig) -> dict[str, str]:
+    return {str(name): str(value) for name, value in (own.sweeper.get("params") or {}).items()}
+
+
+def _composed(tree: DictConfig, names: set[str]) -> Composed:
     own = tree.hydra
     choices = OmegaConf.to_container(own.runtime.choices)
     directories = Path(own.run.dir), Path(own.sweep.dir)
-    params = {str(name): str(value) for name, value in (own.sweeper.get("params") or {}).items()}
+    params = _sweep_params(own)
     OmegaConf.set_struct(tree, False)
     del tree["hydra"]
     node = OmegaConf.to_container(tree.strategy, resolve=False) if tree.get("strategy") else None
     plain = OmegaConf.to_container(tree, resolve=True)
     assert isinstance(plain, dict)
     assert isinstance(choices, dict)
-    config = _named({str(name): value for name, value in plain.items()}, choices, set(names))
+    config = _named({str(name): value for name, value in plain.items()}, choices, names)
     tracking = config.pop("tracking", None) or {}
     config = validate(config)
     assert isinstance(node, dict)
@@ -231,7 +248,7 @@ def _named(config: dict[str, Any], choices: Mapping[Any, Any], names: set[str]) 
     for group, choice in choices.items():
         if isinstance(config.get(group), dict):
             config[group] = {"name": choice, **config[group]}
-    if "strategy._target_" in names and "+strategy.name" not in names:
+    if "strategy._target_" in names and "strategy.name" not in names:
         config["strategy"]["name"] = str(config["strategy"]["_target_"]).rpartition(".")[2].lower()
     return config
 

@@ -16,7 +16,7 @@ from kvlab.harness.plugins import SHARED
 from kvlab.harness.rundir import fingerprint
 
 NOT_OF_A_RUN = ("hydra.run.dir", "hydra.sweep.dir", "tracking")
-LONGEST_LABEL = 120  # characters; a file name may have 255 bytes
+LONGEST_LABEL = 120  # bytes; a file name may have 255
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def order(runs: Iterable[Planned]) -> list[Planned]:
 def label_of(overrides: Iterable[str], varied: set[str]) -> str:
     """A name for a directory: the varied overrides, readable, safe in a shell and a file system."""
     words = [line.lstrip("+") for line in overrides if _name(line) in varied]
-    return re.sub(r"[^\w.,=+-]+", "_", ",".join(words))[:LONGEST_LABEL] or "run"
+    return re.sub(r"[^\w.,=+-]+", "_", ",".join(words), flags=re.ASCII)[:LONGEST_LABEL] or "run"
 
 
 def _label(runs: list[tuple[tuple[str, ...], dict[str, Any]]], varied: set[str]) -> list[Planned]:

@@ -88,6 +88,8 @@ def test_flags_have_words(word: str, value: bool, composer: Composer) -> None:
         ("foo", "'foo' is not an override; write name=value"),
         ("=3", "'=3' is not an override; write name=value"),
         ("a==3", "'a==3' is not an override; write name=value"),
+        ("workload.path=a(b).csv", "special characters in quotes"),
+        ("tracking.mode=offline", "tracking.mode: no such name"),
         ("max_len=abc", "max_len=abc: allowed is a whole number, 2 or more"),
         ("max_len=1e3", "max_len=1000.0: allowed is a whole number"),
         ("block_size=0", "block_size=0: allowed is a whole number, 1 or more"),
@@ -133,6 +135,19 @@ def test_sweeps_expand_as_hydra_says(composer: Composer) -> None:
         ("seed=1", "max_len=512", "block_size=8"),
         ("seed=1", "max_len=1024", "block_size=8"),
     ]
+
+
+def test_one_value_may_need_another_that_is_swept(composer: Composer) -> None:
+    """The fixed overrides alone, without those that are swept, were composed first and refused."""
+    combinations = composer.expand(["dtype=float64", "model=choice(tiny)", "model.layers=1", "seed=0,1"])
+    assert [composer.compose(lines).config["dtype"] for lines in combinations] == ["float64", "float64"]
+
+
+def test_files_are_the_same_from_everywhere(composer: Composer, tmp_path: Path) -> None:
+    """A sweep that was taken up again from another folder looked for its trace there."""
+    config = composer.compose(["workload.path=a.csv", "model.path='~/b'"]).config
+    assert config["workload"]["path"] == str(tmp_path / "a.csv")
+    assert config["model"]["path"] == str(Path.home() / "b")
 
 
 @pytest.fixture

@@ -78,6 +78,7 @@ def test_nothing_is_lost_by_ordering(plan: Plan) -> None:
         (["strategy=paged", "seed=1"], "strategy=paged"),
         (["+strategy=../../etc", "seed=1"], "strategy=.._.._etc"),
         (["strategy=a b$(c)`d`"], "strategy=a_b_c_d_"),
+        (["strategy=" + "\u4e00" * 200], "strategy=_"),
         (["strategy=" + "x" * 500], "strategy=" + "x" * 111),
         (["seed=1"], "run"),
     ],
