@@ -23,7 +23,6 @@ from kvlab.harness import provenance, rundir
 
 Execute = Callable[[dict[str, Any], Path, Callable[[str], None], Callable[[int, int], None]], dict[str, Any]]
 SCHEMA_VERSION = 1
-EXITS = {"ok": 0, "refused": 2, "failed": 1}
 SECONDS_BETWEEN = 0.2  # progress lines
 
 
@@ -39,9 +38,9 @@ def run_job(directory: Path, execute: Execute | None = None) -> int:
         return 2
     except Exception as error:
         rundir.fail(directory, _one_line(error), traceback.format_exc())
-        return EXITS["failed"]
+        return rundir.EXITS["failed"]
     rundir.write_json(directory / rundir.RESULT, _complete(directory, outcome, began, clock))
-    return EXITS[outcome["status"]]
+    return rundir.EXITS[outcome["status"]]
 
 
 class Progress:

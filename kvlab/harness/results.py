@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.errors import UsageError
+from kvlab.harness.rundir import CONFIG, ERROR, EXITS, RESULT, STEPS
 
-RESULT, ERROR, STEPS = "result.json", "error.txt", "steps.csv"
-STATUSES = ("ok", "refused", "failed")
 NAMED = ("strategy", "model", "workload")  # configuration groups that are known by their name
 
 
@@ -83,8 +82,8 @@ def read(path: Path) -> tuple[Run, str]:
 
 def _run(path: Path, result: dict[str, Any]) -> Run:
     status = result["status"]
-    if status not in STATUSES:
-        raise ValueError(f"status {status!r}, allowed are {', '.join(STATUSES)}")
+    if status not in EXITS:
+        raise ValueError(f"status {status!r}, allowed are {', '.join(EXITS)}")
     config = result.pop("config", None) or {}
     knobs = named(config)
     knobs.setdefault("strategy", result.get("strategy"))
@@ -93,9 +92,8 @@ def _run(path: Path, result: dict[str, Any]) -> Run:
 
 def _config_beside(path: Path) -> dict[str, Any]:
     """What a run without a result was asked to do."""
-    file = path / "config.json"
     try:
-        return named(json.loads(file.read_text()))
+        return named(json.loads((path / CONFIG).read_text()))
     except (OSError, ValueError, AttributeError):
         return {}
 

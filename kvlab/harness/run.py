@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvlab.harness import rundir
+from kvlab.harness import rundir, validate
 from kvlab.harness.summary import summary
 
 if TYPE_CHECKING:
     from kvlab.harness.compose import Composed
-
-EXITS = {"ok": 0, "refused": 2, "failed": 1}
+    from kvlab.harness.tracking import Tracker
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,15 +25,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0 ok, 2 refused or wrong values, 1 failed."""
     from kvlab.harness.compose import compose
+    from kvlab.harness.tracking import tracker_for
 
     composed = compose(args.overrides)
     directory = composed.run_dir
+    tracker = tracker_for(composed.tracking, directory)
     for line in notices(composed, args.overrides):
         print(line, file=sys.stderr)
     code = None
     if _repeated(directory, composed.config):
         print(f"finished earlier and not repeated: {directory}", file=sys.stderr)
     else:
+        validate.rehearse([composed.config])
         rundir.prepare(directory, composed.config, args.overrides)
         code = _launch(directory)
     result = rundir.read_result(directory)
@@ -44,10 +46,10 @@ def run(args: argparse.Namespace) -> int:
     elif result["status"] == "ok":
         print(f"{summary(result)}\nresult: {directory / rundir.RESULT}")
     if result["status"] not in rundir.FINISHED:
-        return _failed(directory, result["reason"], wrong=code == EXITS["refused"])
+        return _failed(directory, result["reason"], wrong=code == rundir.EXITS["refused"])
     if result["status"] == "refused":
         print(f"kvlab: refused: {result.get('reason')}", file=sys.stderr)
-    return _track(directory, composed) or EXITS[result["status"]]
+    return _track(tracker, directory) or rundir.EXITS[result["status"]]
 
 
 def notices(composed: Composed, overrides: Sequence[str]) -> list[str]:
@@ -84,6 +86,7 @@ def _launch(directory: Path) -> int:
         try:
             return run_one(directory, listen)
         except KeyboardInterrupt:
+            rundir.clear(directory)
             again = "the same command with hydra.run.dir=" + str(directory)
             raise KeyboardInterrupt(f"interrupted, no result in {directory}; {again} starts it again") from None
 
@@ -92,16 +95,12 @@ def _failed(directory: Path, reason: str, wrong: bool) -> int:
     """`wrong`: a value was, which one line says whole."""
     words = reason if wrong else f"failed: {reason} (see {directory / rundir.ERROR})"
     print(f"kvlab: {words}", file=sys.stderr)
-    return EXITS["refused"] if wrong else EXITS["failed"]
+    return rundir.EXITS["refused" if wrong else "failed"]
 
 
-def _track(directory: Path, composed: Composed) -> int:
+def _track(tracker: Tracker, directory: Path) -> int:
     """1 if W&B was asked for and did not take the run."""
-    if composed.tracking.get("name") == "none":
-        return 0
-    from kvlab.harness.tracking import tracker_for
-
-    tracker = tracker_for(composed.tracking, directory)
-    print(tracker.line, file=sys.stderr)
+    if tracker.wanted:
+        print(tracker.line, file=sys.stderr)
     tracker.log(directory)
     return tracker.conclude()

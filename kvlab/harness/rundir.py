@@ -13,6 +13,8 @@ from typing import Any
 from kvlab.errors import UsageError
 
 CONFIG, OVERRIDES, RESULT, ERROR, LOG = "config.json", "overrides.json", "result.json", "error.txt", "log.txt"
+STEPS, REQUESTS, OUTPUTS, TRACKING = "steps.csv", "requests.csv", "outputs.jsonl", "tracking.json"
+EXITS = {"ok": 0, "refused": 2, "failed": 1}  # status of a run -> exit status of what ran it
 FINISHED = ("ok", "refused")
 
 
@@ -64,17 +66,22 @@ def is_finished(directory: Path) -> bool:
 def prepare(directory: Path, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
     """Make the directory ready for the run, or raise UsageError if it holds something else.
 
-    What an earlier try of the same run left behind is removed.
+    What an earlier try of the same run, or a run that failed, left behind is removed.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         _refuse_foreign(directory, config)
-        for name in (RESULT, ERROR, LOG):
-            (directory / name).unlink(missing_ok=True)
+        clear(directory)
         write_json(directory / CONFIG, config)
         write_json(directory / OVERRIDES, list(overrides))
     except OSError as error:
         raise UsageError(f"{directory}: cannot write there: {error.strerror}") from error
+
+
+def clear(directory: Path) -> None:
+    """Remove the files of a run; a series that outlived its run would look like one of the next."""
+    for name in (RESULT, ERROR, LOG, STEPS, REQUESTS, OUTPUTS, TRACKING, CONFIG, OVERRIDES):
+        (directory / name).unlink(missing_ok=True)
 
 
 def fail(directory: Path, reason: str, details: str = "") -> None:
@@ -91,7 +98,8 @@ def _refuse_foreign(directory: Path, config: Mapping[str, Any]) -> None:
     there = read_json(directory / CONFIG)
     if not isinstance(there, dict) or not (directory / OVERRIDES).exists():
         raise UsageError(f"{directory}: not empty and not a run's directory; choose another one")
-    mine = plain(config)
-    if there != mine:
+    mine, result = plain(config), read_result(directory)
+    failed = result is not None and result["status"] not in FINISHED  # most often a wrong value, corrected now
+    if there != mine and not failed:
         keys = sorted(key for key in {*there, *mine} if there.get(key) != mine.get(key))
         raise UsageError(f"{directory}: holds another run, which differs in {', '.join(keys)}; choose another one")

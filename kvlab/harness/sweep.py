@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvlab.errors import UsageError
+from kvlab.harness import validate
 from kvlab.harness.manifest import MANIFEST, Manifest, locked
 from kvlab.harness.provenance import available_bytes, cores
 from kvlab.harness.rundir import fingerprint
@@ -38,18 +39,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0 if every run is finished, 1 if some failed or could not be logged, 2 if all were refused."""
     from kvlab.harness.plan import make_plan
+    from kvlab.harness.tracking import tracker_for
 
     if args.jobs is not None and args.jobs < 1:
         raise UsageError(f"--jobs {args.jobs}: allowed is a whole number, 1 or more")
     overrides = _overrides(args)
     plan = make_plan(overrides)
     print(plan.line, file=sys.stderr)
-    check(plan.runs)
+    tracker = tracker_for(plan.tracking, plan.directory, group=plan.directory.name)
+    # What is wrong with a run is wrong with it at any seed.
+    validate.rehearse({fingerprint({**run.config, "seed": None}): run.config for run in plan.runs}.values())
     if args.dry_run:
         print("\n".join(planned.label for planned in plan.runs))
         return 0
     with locked(plan.directory):
-        return _sweep(plan, overrides, args)
+        return _sweep(plan, overrides, tracker, args)
 
 
 def _overrides(args: argparse.Namespace) -> list[str]:
@@ -59,7 +63,7 @@ def _overrides(args: argparse.Namespace) -> list[str]:
         given = given or Manifest.overrides_in(Path(args.resume))
         given = [line for line in given if not line.startswith("hydra.sweep.dir=")]
         given.append(f"hydra.sweep.dir={quoted(args.resume)}")
-    tracked = any(re.match(r"[+~]*tracking\b", line) for line in given)
+    tracked = any(re.match(r"[+~]*tracking(=|$)", line) for line in given)
     return given if tracked else [*given, "tracking=wandb"]
 
 
@@ -69,13 +73,10 @@ def quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-def _sweep(plan: Plan, overrides: list[str], args: argparse.Namespace) -> int:
-    from kvlab.harness.tracking import tracker_for
-
+def _sweep(plan: Plan, overrides: list[str], tracker: Tracker, args: argparse.Namespace) -> int:
     manifest = Manifest(plan.directory, plan.runs, overrides)
     if finished := manifest.finished():
         print(f"{len(finished)} finished earlier and not repeated", file=sys.stderr)
-    tracker = tracker_for(plan.tracking, plan.directory, group=plan.directory.name)
     print(tracker.line, file=sys.stderr)
     for directory in finished:
         tracker.log(directory)
@@ -86,16 +87,10 @@ def _sweep(plan: Plan, overrides: list[str], args: argparse.Namespace) -> int:
         again = f"kvlab sweep --resume {shlex.quote(str(plan.directory))}"
         raise KeyboardInterrupt(f"interrupted: {left}; take it up with: {again}") from None
     untracked = tracker.conclude()
-    unreported = 0 if args.no_report else _report(plan.directory, args.json)
+    if args.json:
+        print((plan.directory / MANIFEST).read_text(), end="")
+    unreported = 0 if args.no_report else _report(plan.directory, aloud=not args.json)
     return max(_conclude(manifest), untracked, unreported)
-
-
-def check(runs: list[Planned]) -> None:
-    """Raise UsageError for what only the engine knows to be wrong (a file, a pool), before anything runs."""
-    from kvlab.run import plan
-
-    for config in {fingerprint({**run.config, "seed": None}): run.config for run in runs}.values():
-        plan(config)
 
 
 def _launch(manifest: Manifest, tracker: Tracker, jobs: int | None) -> None:
@@ -121,19 +116,17 @@ def at_once(runs: list[Planned]) -> int:
     return max(1, min(cores(), len(runs), fitting))
 
 
-def _report(directory: Path, as_json: bool) -> int:
+def _report(directory: Path, aloud: bool) -> int:
     """Tables and figures; 1 if they could not be made, which does not touch the results."""
     from kvlab.harness.report import write_report
 
-    if as_json:
-        print((directory / MANIFEST).read_text(), end="")
     try:
         path = write_report(directory)
     except Exception as error:
         again = f"kvlab report {shlex.quote(str(directory))}"
         print(f"no report: {type(error).__name__}: {error} (results are whole; {again})", file=sys.stderr)
         return 1
-    if not as_json:
+    if aloud:
         print(path.read_text())
     print(f"report: {path}", file=sys.stderr)
     return 0

@@ -20,7 +20,6 @@ from kvlab.harness.results import flatten, named
 
 Mode = Literal["online", "offline", "disabled"]
 MODES: dict[str, Mode] = {"online": "online", "offline": "offline", "dryrun": "offline", "disabled": "disabled"}
-MARK = "tracking.json"  # in a run's directory: it has been logged
 HISTORY_ROWS = 500
 NOT_METRICS = ("config.", "overrides", "versions.", "machine.", "schema_version")
 
@@ -28,6 +27,7 @@ NOT_METRICS = ("config.", "overrides", "versions.", "machine.", "schema_version"
 class Tracker:
     """Takes nothing."""
 
+    wanted = False
     line = "tracking=none: nothing goes to W&B"
 
     def log(self, directory: Path) -> None:
@@ -41,6 +41,8 @@ class Tracker:
 class Wandb(Tracker):
     """Takes runs one after the other; after the first failure none, so that no time is lost on a dead server."""
 
+    wanted = True
+
     def __init__(self, tracking: Mapping[str, Any], directory: Path, group: str | None) -> None:
         self.tracking, self.directory, self.group = tracking, directory, group
         self.mode, why = mode_of(tracking.get("mode"), os.environ)
@@ -49,7 +51,7 @@ class Wandb(Tracker):
         self.missing = 0
 
     def log(self, directory: Path) -> None:
-        if self.mode == "disabled" or (directory / MARK).exists():
+        if self.mode == "disabled" or (directory / rundir.TRACKING).exists():
             return
         if not self.failure:
             try:
@@ -91,11 +93,11 @@ class Wandb(Tracker):
                 x_disable_stats=True,
             ),
         )
-        for row in thinned(directory / "steps.csv"):
+        for row in thinned(directory / rundir.STEPS):
             run.log(row)
         run.summary.update(metrics(result))
         run.finish(exit_code=0)
-        rundir.write_json(directory / MARK, {"id": run.id, "mode": self.mode})
+        rundir.write_json(directory / rundir.TRACKING, {"id": run.id, "mode": self.mode})
 
 
 def tracker_for(tracking: Mapping[str, Any], directory: Path, group: str | None = None) -> Tracker:

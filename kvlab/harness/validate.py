@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from kvlab.errors import UsageError
@@ -23,12 +24,21 @@ def validate(config: Mapping[str, Any]) -> dict[str, Any]:
     _names(config)
     checked = {name: CHECKS[name](name, value) for name, value in config.items() if name in CHECKS}
     engine = {name: ENGINE[name](f"engine.{name}", value) for name, value in config["engine"].items()}
-    checked = {**config, **checked, "engine": engine}
+    files = {group: _absolute(config[group]) for group in ("model", "workload")}
+    checked = {**config, **checked, **files, "engine": engine}
     if checked["pool_bytes"] is not None and checked["pool_blocks"] is not None:
         raise UsageError("pool_bytes and pool_blocks: both are given; they name the same memory, give one")
     if checked["dtype"] == "float64" and checked["model"].get("name") != "tiny":
         raise UsageError("dtype=float64: allowed with model=tiny only; here float32 or bfloat16")
     return checked
+
+
+def rehearse(configs: Iterable[Mapping[str, Any]]) -> None:
+    """Raise UsageError for what only the engine knows to be wrong (a file, a pool), before anything runs."""
+    from kvlab.run import plan
+
+    for config in configs:
+        plan(dict(config))
 
 
 def whole(low: int) -> Check:
@@ -108,6 +118,12 @@ ENGINE: dict[str, Check] = {
     "temperature": number(0),
     "threads": optional(whole(1)),
 }
+
+
+def _absolute(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A path that names the same file from wherever the run is started or taken up again."""
+    path = node.get("path")
+    return {**node, "path": str(Path(path).expanduser().absolute())} if isinstance(path, str) else dict(node)
 
 
 def _names(config: Mapping[str, Any]) -> None:

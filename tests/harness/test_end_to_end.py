@@ -74,6 +74,13 @@ def test_a_sweep_with_a_mistake_does_not_start(line: str, said: str, capfd: pyte
     assert not list(Path().glob("out/*/steps.csv"))
 
 
+def test_a_run_with_a_mistake_leaves_no_directory(capfd: pytest.CaptureFixture[str]) -> None:
+    """It was found in the run's process, when the directory was taken."""
+    assert main(["run", *TINY, "workload.path=nowhere.csv", "hydra.run.dir=out"]) == 2
+    assert "nowhere.csv: no such file" in capfd.readouterr().err
+    assert not Path("out").exists()
+
+
 @pytest.mark.slow
 def test_a_sweep_ends_in_tables_with_one_digest(capfd: pytest.CaptureFixture[str]) -> None:
     command = ["sweep", "strategy=glob(*)", *TINY, "timing=false", "page_group_bytes=4KiB", "hydra.sweep.dir=out"]

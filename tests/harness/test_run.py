@@ -58,6 +58,24 @@ def test_another_run_in_the_same_directory_is_refused(capfd: pytest.CaptureFixtu
     assert json.loads(Path("out/config.json").read_text())["seed"] == 0
 
 
+def test_a_corrected_command_may_use_the_directory_of_the_one_that_failed() -> None:
+    """A wrong value had claimed the directory for good; what it left would look like the next run's."""
+    assert main(["run", "hydra.run.dir=out", f"seed={FAILS}"]) == 1
+    Path("out/outputs.jsonl").write_text("{}")
+    assert main(["run", "hydra.run.dir=out", "seed=1"]) == 0
+    assert json.loads(Path("out/config.json").read_text())["seed"] == 1
+    assert sorted(path.name for path in Path("out").iterdir()) == [
+        "config.json", "overrides.json", "result.json", "steps.csv",
+    ]  # fmt: skip
+
+
+def test_a_wrong_mode_of_tracking_is_said_before_the_run(capfd: pytest.CaptureFixture[str]) -> None:
+    """It was said when the run was over."""
+    assert main(["run", "hydra.run.dir=out", "tracking=wandb", "tracking.mode=on"]) == 2
+    assert capfd.readouterr().err == "kvlab: tracking.mode=on: allowed is online, offline, dryrun, disabled\n"
+    assert not Path("out").exists()
+
+
 @pytest.mark.parametrize(
     ("seed", "status", "result", "said"),
     [
@@ -75,9 +93,10 @@ def test_bad_ends(seed: int, status: int, result: str, said: str, capfd: pytest.
 
 INTERRUPTED = """
 import sys
-from kvlab.harness import launch
+from kvlab.harness import launch, validate
 from kvlab.harness.cli import main
 launch.COMMAND = (sys.executable, sys.argv[1])
+validate.rehearse = lambda configs: None
 sys.exit(main(["run", "hydra.run.dir=out", "seed=95"]))
 """
 
@@ -94,4 +113,4 @@ def test_ctrl_c_says_how_to_start_again() -> None:
     assert said.endswith(
         "kvlab: interrupted, no result in out; the same command with hydra.run.dir=out starts it again\n"
     )
-    assert not Path("out/result.json").exists()
+    assert list(Path("out").iterdir()) == []

@@ -118,6 +118,12 @@ def test_two_sweeps_do_not_share_a_directory(capfd: pytest.CaptureFixture[str]) 
     assert "out: another sweep is running there" in capfd.readouterr().err
 
 
+def test_json_needs_no_report(capfd: pytest.CaptureFixture[str]) -> None:
+    """With --no-report nothing was printed."""
+    assert main([*SWEEP, "seed=1", "--json", "--no-report"]) == 0
+    assert json.loads(capfd.readouterr().out)["runs"][0]["status"] == "ok"
+
+
 def test_a_report_that_fails_costs_no_results(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,9 +137,9 @@ def test_a_report_that_fails_costs_no_results(
 
 INTERRUPTED = """
 import sys
-from kvlab.harness import launch, report, sweep
+from kvlab.harness import launch, report, validate
 from kvlab.harness.cli import main
-sweep.check = lambda runs: None
+validate.rehearse = lambda configs: None
 launch.COMMAND = (sys.executable, sys.argv[1])
 report.write_report = None
 sys.exit(main(sys.argv[2:]))

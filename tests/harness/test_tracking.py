@@ -102,6 +102,13 @@ def test_what_cannot_be_logged_is_said_and_logged_next_time(
     assert len(tried) == 3
 
 
+def test_a_knob_of_tracking_does_not_turn_it_off(capfd: pytest.CaptureFixture[str]) -> None:
+    """`tracking.mode=disabled` alone was taken for a choice of tracking, which then was none."""
+    assert main(["sweep", "seed=0,1", "tracking.mode=on", "hydra.sweep.dir=out"]) == 2
+    assert capfd.readouterr().err.endswith("kvlab: tracking.mode=on: allowed is online, offline, dryrun, disabled\n")
+    assert not Path("out").exists()
+
+
 @pytest.mark.parametrize(
     ("mode", "environment", "expected"),
     [
