@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from kvlab.engine.capacity import size_text
 from kvlab.errors import UsageError
+from kvlab.harness.plugins import SHARED
 from kvlab.harness.results import NAMED, Run
 
-FIRST = ("strategy", "model", "workload", "max_len", "block_size", "page_group_bytes")  # in this order
-PLACEMENT = ("strategy", "block_size", "page_group_bytes")  # must not change a token
+FIRST = ("strategy", "model", "workload", "max_len", *SHARED)  # in this order
+CLASS = "strategy._target_"  # tells two strategies apart that go by the same name
 ASIDE = ("seed", "timing")
 ASIDE_PREFIXES = ("hydra.", "tracking")
 DESCRIPTIVE = (
@@ -55,17 +56,22 @@ class Row:
     @property
     def short(self) -> str:
         """How memory is managed, alone."""
-        return _phrase({key: value for key, value in self.key.items() if key in PLACEMENT}) or self.label
+        return _phrase({key: value for key, value in self.key.items() if is_placement(key)}) or self.label
 
     @property
     def setting(self) -> str:
         """Everything but how memory is managed."""
-        return _phrase({key: value for key, value in self.key.items() if key not in PLACEMENT})
+        return _phrase({key: value for key, value in self.key.items() if not is_placement(key)})
 
     @property
     def timed(self) -> bool:
         """Whether every run's times can be trusted."""
         return all(run.values.get("timing_valid", True) for run in self.runs)
+
+
+def is_placement(key: str) -> bool:
+    """Whether it says how memory is managed, and so must not change a token."""
+    return key in ("strategy", *SHARED) or key.startswith("strategy.")
 
 
 def group(runs: list[Run], by: list[str] | None = None) -> list[Row]:
@@ -78,7 +84,7 @@ def group(runs: list[Run], by: list[str] | None = None) -> list[Row]:
     cells: dict[tuple[Any, ...], list[Run]] = {}
     for run in known:
         cells.setdefault(_values(run, keys), []).append(run)
-    sorting = sorted(range(len(keys)), key=lambda index: keys[index] in PLACEMENT)
+    sorting = sorted(range(len(keys)), key=lambda index: is_placement(keys[index]))
     ordered = sorted(cells, key=lambda values: [_sortable(values[index]) for index in sorting])
     rows = [_row(dict(zip(keys, values, strict=True)), cells[values]) for values in ordered]
     return rows + [_row({keys[0]: run.path.name}, [run]) for run in unknown]
@@ -104,8 +110,8 @@ def metrics(rows: list[Row]) -> list[str]:
 
 def peers(run: Run) -> tuple[Any, ...]:
     """Equal for two runs that must generate the same tokens."""
-    aside = ("timing", "strategy.", *ASIDE_PREFIXES)
-    kept = {k: v for k, v in run.config.items() if k not in PLACEMENT and not k.startswith(aside)}
+    aside = ("timing", *ASIDE_PREFIXES)
+    kept = {k: v for k, v in run.config.items() if not is_placement(k) and not k.startswith(aside)}
     return tuple(sorted((key, repr(value)) for key, value in kept.items()))
 
 
@@ -123,12 +129,12 @@ def _row(key: dict[str, Any], runs: list[Run]) -> Row:
 
 def _candidates(runs: list[Run]) -> list[str]:
     found = {key for run in runs for key in run.config}
-    rest = sorted(
+    own = sorted(
         key
         for key in found
         if key not in (*FIRST, *ASIDE) and not key.startswith(ASIDE_PREFIXES) and not key.endswith("_target_")
     )
-    return [key for key in FIRST[1:] if key in found] + rest
+    return [key for key in (CLASS, *FIRST[1:]) if key in found] + own
 
 
 def _checked(by: Iterable[str], runs: list[Run]) -> list[str]:

@@ -46,6 +46,23 @@ def test_rows_to_compare_stand_together(write_run):
     ]  # fmt: skip
 
 
+def test_a_knob_of_a_strategy_is_how_memory_is_managed(write_run):
+    """Rows that differ in a plugin's own knob were settings of their own: no figure showed them side by side."""
+    sweep = write_run("c", "contiguous").parent
+    for arenas in (2, 4):
+        write_run(f"a{arenas}", config={"strategy": {"name": "arena", "arenas": arenas}})
+    rows = group(load(sweep)[0])
+    assert [row.short for row in rows] == ["arena, strategy.arenas 2", "arena, strategy.arenas 4", "contiguous"]
+    assert {row.setting for row in rows} == {""}
+
+
+def test_two_classes_of_one_name_are_two_rows(write_run):
+    """A user's own Paged was pooled with the built-in one, as if it were another seed of it."""
+    sweep = write_run("a", config={"strategy": {"name": "paged", "_target_": "kvlab.strategies.paged.Paged"}}).parent
+    write_run("b", config={"strategy": {"name": "paged", "_target_": "mine.Paged"}})
+    assert [len(row.runs) for row in group(load(sweep)[0])] == [1, 1]
+
+
 def test_by_pools_what_it_does_not_name_and_refuses_unknown_keys(sweep):
     runs = load(sweep)[0]
     (row,) = group(runs, ["workload"])
