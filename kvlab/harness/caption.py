@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from kvlab.engine.capacity import size_text
+from kvlab.harness.manifest import MANIFEST
 from kvlab.harness.results import Run
+from kvlab.harness.rundir import read_json
 
-SWEEP = "sweep.json"
 
-
-def caption(runs: list[Run], directory: Path) -> str:
+def caption(runs: list[Run]) -> str:
     """`name value; ...` for each thing that is known; where runs differ, all their values."""
     facts = {
         "model": _seen(run.config.get("model") for run in runs),
@@ -27,7 +25,7 @@ def caption(runs: list[Run], directory: Path) -> str:
         "machine": _seen(_machine(run) for run in runs),
         "commit": _seen(_commit(run) for run in runs),
         "seeds": _seen(run.seed for run in runs),
-        "command": _command(runs, directory),
+        "command": _command(runs),
     }
     return "; ".join(f"{name} {value}" for name, value in facts.items() if value) + "."
 
@@ -72,11 +70,13 @@ def _commit(run: Run) -> str:
     return commit[:10] + (" with changes" if commit and run.values.get("versions.dirty") else "")
 
 
-def _command(runs: list[Run], directory: Path) -> str:
-    """The sweep's, or that of the only run."""
-    try:
-        overrides = json.loads((directory / SWEEP).read_text())["overrides"]
-        return f"`{shlex.join(['kvlab', 'sweep', *overrides])}`"
-    except (OSError, ValueError, LookupError, TypeError):
-        overrides = runs[0].values.get("overrides") if len(runs) == 1 else None
-    return f"`{shlex.join(['kvlab', 'run', *overrides])}`" if isinstance(overrides, list) else ""
+def _command(runs: list[Run]) -> str:
+    """That of the only run, or those of the sweeps; none where it would not make all these runs again."""
+    if len(runs) == 1:
+        overrides = runs[0].values.get("overrides")
+        return f"`{shlex.join(['kvlab', 'run', *overrides])}`" if isinstance(overrides, list) else ""
+    manifests = {place: read_json(place / MANIFEST) or {} for place in {run.path.parent: None for run in runs}}
+    listed = {place / item["directory"] for place, made in manifests.items() for item in made.get("runs", [])}
+    if not {run.path for run in runs} <= listed:
+        return ""
+    return _seen(f"`{shlex.join(['kvlab', 'sweep', *made['overrides']])}`" for made in manifests.values())

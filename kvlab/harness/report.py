@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 REPORT, TABLE, FIGURES = "report.md", "table.csv", "figures"
 READING = """\
 Each line is the median over its seeds (n), with [least-most] behind it. The shares are of the whole pool, averaged over
-the time in which requests waited. Token state: tokens really stored. Reservation: room that its sequence will use
-later. Internal: room given to a sequence that never uses it. External: everything else, free memory included. Digest:
-of all generated tokens; `=` says that every strategy generated the same.
+the time until no request waits any more. Token state: tokens really stored. Reservation: room that its sequence will
+use later. Internal: room given to a sequence that never uses it. External: everything else, free memory included.
+Digest: of all generated tokens; `=` says that every strategy generated the same; `2 ties`, that two requests part from
+the first line's at a choice between almost equal logits, which another rounding may make otherwise; `differs`, that
+one does elsewhere.
 """
 
 
@@ -72,7 +74,7 @@ def make(directory: Path, by: list[str] | None = None) -> Report:
 
     runs, warnings = load(directory)
     rows = group(runs, by)
-    return Report(rows, runs, warnings, f"{caption(runs, directory)}\n\n{markdown(rows)}")
+    return Report(rows, runs, warnings, f"{caption(runs)}\n\n{markdown(rows)}")
 
 
 def _write(report: Report, directory: Path) -> Path:

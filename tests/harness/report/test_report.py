@@ -95,11 +95,22 @@ def test_the_verb_loads_nothing_heavy_until_it_runs():
 
 def test_caption_names_every_value_where_runs_differ_and_the_command(write_run, sweep):
     write_run("v", "vattention", 0, {"page_group_bytes": 65536}, capacity={"page_group_tokens": 85.3333})
-    (sweep / "sweep.json").write_text(json.dumps({"overrides": ["strategy=contiguous,paged"]}))
-    text = caption(load(sweep)[0], sweep)
+    made = [{"directory": path.parent.name} for path in sweep.glob("*/result.json")]
+    (sweep / "sweep.json").write_text(json.dumps({"overrides": ["strategy=contiguous,paged"], "runs": made}))
+    text = caption(load(sweep)[0])
     assert "page group 64 KiB in one tensor = 85.33 tokens" in text
     assert "kernel reference; executor real; machine a test machine, 2 cores; commit 0123456789 with changes" in text
     assert "seeds 0, 1, 2" in text
     assert "command `kvlab sweep strategy=contiguous,paged`" in text
-    one = caption(load(sweep / "paged-1")[0], sweep / "paged-1")
+    assert "command `kvlab sweep strategy=contiguous,paged`" in caption(load(sweep.parent)[0])
+    one = caption(load(sweep / "paged-1")[0])
     assert "command `kvlab run strategy=paged seed=1`" in one
+
+
+def test_caption_names_no_command_that_makes_only_some_of_the_runs(write_run, sweep):
+    """A directory used for a second sweep showed the second one's command above the runs of both."""
+    made = [{"directory": path.parent.name} for path in sweep.glob("*/result.json")]
+    (sweep / "sweep.json").write_text(json.dumps({"overrides": ["seed=0,1,2"], "runs": made}))
+    assert "command" in caption(load(sweep)[0])
+    write_run("earlier")
+    assert "command" not in caption(load(sweep)[0])
