@@ -82,7 +82,7 @@ def waste_bars(rows: list[Row]) -> Figure:
         left = left + shares[part]
     axes[0].set_xlim(0, 100)
     axes[0].xaxis.set_major_formatter(PercentFormatter(decimals=0))
-    axes[0].set_xlabel("share of the pool while requests waited (medians, which need not add up)")
+    axes[0].set_xlabel("share of the pool until no request waits any more (medians, which need not add up)")
     figure.legend(loc="outside upper center", ncols=len(parts), frameon=False, handlelength=1.0)
     return figure
 
@@ -102,7 +102,7 @@ def throughput(rows: list[Row], colours: dict[str, str]) -> Figure:
             panel.barh(place, spread.median, color=colours[_strategy(row)], height=0.7)
             for colour, width in (("white", 3.0), ("#222222", 1.2)):  # legible on any bar
                 panel.plot([spread.low, spread.high], [place, place], color=colour, linewidth=width)
-            mark = " (*)" if metric == "tokens_per_s" and not row.timed else ""
+            mark = _mark(row) if metric == "tokens_per_s" else ""
             panel.annotate(
                 f"{spread.median:,.1f}{mark}", (spread.high, place), (4, 0), textcoords="offset points", va="center"
             )
@@ -188,13 +188,19 @@ def _share_axis(axes: Axes) -> None:
 
 
 def _map_title(row: Row) -> str:
+    mark = _mark(row)
     facts = [
         words.format(spread.median)
-        for metric, words in (("mean_batch_size", "mean batch {:,.1f}"), ("tokens_per_s", "{:,.1f} tokens/s"))
+        for metric, words in (("mean_batch_size", "mean batch {:,.1f}"), ("tokens_per_s", "{:,.1f} tokens/s" + mark))
         if (spread := row.spread(metric))
     ]
     medians = f" (medians, n = {len(row.runs)})" if len(row.runs) > 1 else ""
     return f"{row.short}: {', '.join(facts)}{medians}" if facts else row.short
+
+
+def _mark(row: Row) -> str:
+    """Behind a time that is not to be trusted, as in the table."""
+    return "" if row.timed else " (*)"
 
 
 def _time_label(runs: list[Run]) -> str:

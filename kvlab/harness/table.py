@@ -57,9 +57,11 @@ COLUMNS = (
     Column("mean batch", "mean_batch_size", ranged),
     Column("tokens/s", "tokens_per_s", ranged, timed=True),
     Column("preemptions", "num_preemptions", count),
+    Column("refused", "num_refused", count),
+    Column("failed", "num_failed", count),
     Column("committed", "peak_committed_bytes", in_bytes),
 )
-OPTIONAL = ("waste.cached",)  # shown only if it is not zero everywhere
+OPTIONAL = ("waste.cached", "num_refused", "num_failed")  # shown only if it is not zero everywhere
 
 
 def markdown(rows: list[Row]) -> str:

@@ -99,6 +99,13 @@ def test_cached_is_a_column_only_where_something_was_cached(write_run, sweep):
     assert "25.0 %" in markdown(rows(sweep))
 
 
+def test_requests_that_were_not_served_are_a_column(write_run, sweep):
+    """tokens/s of a strategy that refused half of the work stood beside the others' without a word."""
+    assert "refused" not in markdown(rows(sweep))
+    write_run("r", "rows", num_refused=5)
+    assert " refused " in markdown(rows(sweep)).splitlines()[0]
+
+
 def test_every_metric_is_in_the_raw_rows_with_its_runs(sweep):
     line = raw(rows(sweep))[1]
     assert (line["strategy"], line["n"], line["holes"]) == ("paged", 3, 0)
