@@ -39,12 +39,15 @@ def generate(
     eos = tuple(sorted(loaded.tokenizer.eos_ids))
     with real_engine(config, loaded.model, strategy, [request], eos=eos) as engine:
         _stream(engine, loaded.tokenizer, emit)
+    capacity = describe(strategy, int(config.get("page_group_bytes") or 0))["line"]
+    return {"strategy": config["strategy"]["name"], "capacity": capacity, **_counts(engine)}
+
+
+def _counts(engine: Engine[RealExecutor]) -> dict[str, Any]:
     (sequence,) = engine.scheduler.tally.ended
     finish_s = sequence.finish_s or 0.0
     return {
-        "strategy": config["strategy"]["name"],
-        "capacity": describe(strategy, int(config.get("page_group_bytes") or 0))["line"],
-        "prompt_tokens": request.prompt_len,
+        "prompt_tokens": sequence.request.prompt_len,
         "output_tokens": len(sequence.output),
         "tokens_per_s": len(sequence.output) / finish_s if finish_s else 0.0,
         "ttft_s": sequence.first_token_s,

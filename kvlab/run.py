@@ -109,8 +109,6 @@ def _serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Pro
     from kvlab.kernels.attention import kernel_name
     from kvlab.model.matrix import product_name
 
-    if config["engine"]["threads"]:
-        torch.set_num_threads(config["engine"]["threads"])
     shape = planned.shape
     requests, model = planned.workload.requests, load(config["model"], config["dtype"]).model
     count = _counted(progress, len(requests))

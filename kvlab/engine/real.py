@@ -32,6 +32,8 @@ def real_engine(
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[Engine[RealExecutor]]:
     """Opens the store and warms it and the model up; the clock starts when the body does."""
+    if threads := config["engine"].get("threads"):
+        torch.set_num_threads(threads)
     dtype = getattr(torch, config["dtype"])
     store = build_store(strategy, model.shape.layers, model.shape.kv_heads, model.shape.head_dim, dtype)
     try:

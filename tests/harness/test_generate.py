@@ -42,8 +42,14 @@ def test_text_comes_out_alone_and_counts_beside_it(
 
 def test_json_is_one_object(calls: list[tuple[Any, ...]], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "--prompt", "Is it?", "--temperature", "0.5", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == RESULT
+    assert json.loads(capsys.readouterr().out) == {**RESULT, "text": "It is so."}
     assert calls[0][2:] == (128, 0.5)
+
+
+def test_the_temperature_may_be_an_override(calls: list[tuple[Any, ...]]) -> None:
+    """`kvlab generate --help` names engine.temperature, which had no effect."""
+    assert main(["generate", "--prompt", "Is it?", "engine.temperature=0.7"]) == 0
+    assert calls[0][3] == 0.7
 
 
 def test_a_prompt_may_come_from_a_pipe(calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
