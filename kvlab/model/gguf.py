@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvlab.cache import cache_dir, sha256, staged
 from kvlab.errors import UsageError
-from kvlab.model.cache import cache_dir, sha256, staged
 from kvlab.model.gguf_header import Header, read_header
 from kvlab.model.shape import Shape, about
 from kvlab.model.weights import Weights, fuse, load_fused, parts, save_safetensors
