@@ -116,6 +116,10 @@ class Strategy(ABC):
             raise ValueError(f"block_size={block_size}: allowed is a whole number of slots, 1 or more")
         self.memory, self.block_size = memory, block_size
         self.pools = (Pool(slots or memory.bytes // memory.token_bytes, memory.token_bytes),)
+        if self.pools[0].slots // (block_size or 1) > 2**31:
+            raise ValueError(
+                f"{self.pools[0].slots:,} slots: tables of 32 bits cannot count them; lower max_seqs or max_len"
+            )
         self.groups = (LayerGroup(tuple(range(len(memory.windows)))),)
         width = ceil_div(memory.max_len, block_size) if block_size else 1
         self.tables = tuple(Tables(memory.max_seqs, width) for _ in self.groups)
@@ -148,6 +152,16 @@ class Strategy(ABC):
         """Bytes, in O(1)."""
 
     # --- optional, with defaults that work
+
+    def extend_all(self, seqs: list[int], lengths: list[int], uptos: list[int]) -> list[int]:
+        """The rooms that extend gives one after another, up to the first refusal; must behave exactly as this loop."""
+        rooms: list[int] = []
+        for seq, length, upto in zip(seqs, lengths, uptos, strict=True):
+            room = self.extend(seq, length, upto)
+            if room is None:
+                break
+            rooms.append(room)
+        return rooms
 
     def lookup(self, arrival: Arrival) -> int:
         """Tokens that admit would find in place now. Reads only."""

@@ -49,7 +49,7 @@ class Tables:
 
     def expire(self, seq: int, start: int) -> list[int]:
         """Mark the entries before `start` dead; return those that were live."""
-        before = self.start[seq]
+        before, start = self.start[seq], min(start, self.count[seq])
         if start <= before:
             return []
         self.start[seq] = start

@@ -30,7 +30,7 @@ class Contiguous(Strategy):
         return Grant(0, self.row)
 
     def extend(self, seq: int, length: int, upto: int) -> int | None:
-        self.table.row[seq]
+        self.table.row[seq]  # KeyError: unknown
         return self.row if upto <= self.row else None
 
     def release(self, seq: int) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.engine.lanes import Lanes, Launch, packed
 from kvlab.engine.sampling import Sampler
-from kvlab.kernels.attention import attend
+from kvlab.kernels.attention import SHORT, attend
 from kvlab.kernels.write import write
 from kvlab.memory.dense import DenseStore
 from kvlab.memory.store import Store
@@ -58,17 +58,18 @@ class RealExecutor:
 
     def warm_up(self) -> None:
         """One small launch over memory of its own: first-call costs stay out of the run's times."""
-        shape, stop_B = self.model.shape, np.array([8, 1])
-        scratch = DenseStore(shape.layers, 16, shape.kv_heads, shape.head_dim, self.store.layer(0)[0].dtype)
-        view = make_view(np.array([[0], [1]], np.int32), np.zeros(2, np.int64), stop_B, 8)
-        _, position_T = packed(stop_B, np.zeros(2, np.int64), stop_B)
-        zeros_T = torch.zeros(9, dtype=torch.int64)
+        shape, stop_B, start_B = self.model.shape, np.array([SHORT + 1, 1]), np.zeros(2, np.int64)
+        slots, tokens = 2 * (SHORT + 1), SHORT + 2  # a prompt that goes through torch, and a token that does not
+        scratch = DenseStore(shape.layers, slots, shape.kv_heads, shape.head_dim, self.store.layer(0)[0].dtype)
+        view = make_view(np.array([[0], [1]], np.int32), start_B, stop_B, SHORT + 1)
+        _, position_T = packed(stop_B, start_B, stop_B)
+        zeros_T = torch.zeros(tokens, dtype=torch.int64)
         for _ in range(2):
             self.model(
                 zeros_T,
                 torch.from_numpy(position_T),
                 Attention(scratch, view, self.scale),
-                torch.tensor([7, 8]),
+                torch.tensor([tokens - 2, tokens - 1]),
             )
         scratch.close()
 

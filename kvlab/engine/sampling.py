@@ -42,4 +42,7 @@ class Sampler:
 def gumbel(seed: int, request: int, position: int, size: int) -> NDArray[np.float64]:
     """Gumbel noise [size] of one position of one request: a counter-based stream, no state between calls."""
     bits = np.random.Philox(key=np.array([seed, request], np.uint64), counter=position << 64)
-    return np.random.Generator(bits).gumbel(size=size)
+    # From raw bits, which numpy keeps the same in every version; its distributions may change.
+    uniform = ((bits.random_raw(size) >> np.uint64(12)) + 0.5) / 2.0**52  # never 0 or 1
+    noise: NDArray[np.float64] = -np.log(-np.log(uniform))
+    return noise

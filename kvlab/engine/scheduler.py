@@ -109,25 +109,32 @@ class Scheduler:
         order = lanes.order
         upto = np.minimum(lanes.known[order], lanes.stored[order] + self.strategy.memory.chunk)
         asks = upto > lanes.room[order]
-        for lane, length in zip(order[asks].tolist(), upto[asks].tolist(), strict=True):
-            if lanes.sequence[lane] is not None:  # else preempted by an older one of this very loop
-                self._extend(lane, length)
+        lane_A, upto_A = order[asks], upto[asks]
+        for lane in lane_A.tolist() if self.metered.tells else ():
+            self._tell(lane)
+        while len(lane_A):
+            room_G = self._extend(lane_A, upto_A)
+            lanes.room[lane_A[: len(room_G)]] = room_G
+            lane_A, upto_A = lane_A[len(room_G) :], upto_A[len(room_G) :]
+            if len(lane_A):
+                self._make_room(int(lane_A[0]), int(upto_A[0]))
+                runs_A = [lanes.sequence[lane] is not None for lane in lane_A.tolist()]
+                lane_A, upto_A = lane_A[runs_A], upto_A[runs_A]
 
-    def _extend(self, lane: int, upto: int) -> None:
-        sequence, stored = self.lanes.at(lane), int(self.lanes.stored[lane])
-        self._tell(lane)
-        while (room := self.metered.extend(sequence.id, stored, upto)) is None:
-            if len(self.lanes) == 1:
-                if self._drain():  # what an undrained move still reads is held until then
-                    continue
-                reason = f"alone, it could not grow from {stored:,} to {upto:,} tokens"
-                self._end(self._take_off(lane), "failed", reason)
-                return
-            victim = self._lane_of(self.victim.choose(self.lanes.running(), sequence.id))
-            self._preempt(victim)
-            if victim == lane:
-                return
-        self.lanes.room[lane] = room
+    def _extend(self, lane_A: NDArray[np.int64], upto_A: NDArray[np.int64]) -> list[int]:
+        """Rooms of those, from the first on, that were not refused."""
+        lanes = self.lanes
+        return self.metered.extend_all(lanes.id[lane_A].tolist(), lanes.stored[lane_A].tolist(), upto_A.tolist())
+
+    def _make_room(self, lane: int, upto: int) -> None:
+        """`lane` was refused: take the moves over, preempt somebody, or let it fail. Whoever still runs then asks again."""
+        if self._drain():  # what an undrained move still reads is held until then
+            return
+        if len(self.lanes) > 1:
+            self._preempt(self._lane_of(self.victim.choose(self.lanes.running(), self.lanes.at(lane).id)))
+            return
+        reason = f"alone, it could not grow from {self.lanes.stored[lane]:,} to {upto:,} tokens"
+        self._end(self._take_off(lane), "failed", reason)
 
     def _preempt(self, lane: int) -> None:
         sequence = self._take_off(lane)
@@ -141,7 +148,7 @@ class Scheduler:
         while self.waiting and self.lanes.spare and self.refused_at != self.changes:
             sequence = self.waiting[0]
             grant = self._ask(sequence)
-            if grant is None and not len(self.lanes) and self._drain():
+            if grant is None and self._drain():  # what an undrained move still reads was held until now
                 grant = self._ask(sequence)
             if grant is not None:
                 self._start(self.waiting.popleft(), grant)
@@ -203,6 +210,8 @@ class Scheduler:
         if self.metered.tells:
             stored = int(self.lanes.stored[lane])
             ids = None if self.lanes.ids is None else self.lanes.ids[lane, :stored]
+            if ids is not None:
+                ids.flags.writeable = False  # of this view
             self.metered.wrote(self.lanes.at(lane).id, stored, ids)
             self.changes += 1
 

@@ -117,6 +117,7 @@ def test_a_cache_is_told_of_every_prompt_as_it_is_stored(memory, requests, serve
     class Told(Paged):
         def wrote(self, seq, length, ids):
             assert len(ids) == length
+            assert not ids.flags.writeable
             told.setdefault(seq, []).append(length)
 
     work = requests(10, 64, seed=1)
