@@ -23,11 +23,11 @@ class Metered:
         self.ns += perf_counter_ns() - begin
         return grant
 
-    def extend(self, seq: int, length: int, upto: int) -> int | None:
+    def extend_all(self, seqs: list[int], lengths: list[int], uptos: list[int]) -> list[int]:
         begin = perf_counter_ns()
-        room = self.strategy.extend(seq, length, upto)
+        rooms = self.strategy.extend_all(seqs, lengths, uptos)
         self.ns += perf_counter_ns() - begin
-        return room
+        return rooms
 
     def wrote(self, seq: int, length: int, ids: NDArray[np.int32] | None) -> None:
         begin = perf_counter_ns()
