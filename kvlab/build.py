@@ -9,14 +9,16 @@ from kvlab.errors import UsageError
 from kvlab.strategy import Memory, Strategy
 
 
-def target(node: dict[str, Any]) -> type[Any]:
-    """The class that a node's `_target_` names."""
-    path = str(node["_target_"])
+def class_at(path: str, key: str = "_target_") -> type[Any]:
+    """The class `package.module.Class`. Raises UsageError if there is none; `key` is where the path was given."""
     module, _, name = path.rpartition(".")
     try:
-        found: type[Any] = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"_target_={path}: no such class ({error}); give it as package.module.Class") from None
+        found = getattr(import_module(module), name)
+    except Exception as error:  # somebody else's file may fail in any way
+        reason = " ".join(f"{error}".split()) or type(error).__name__
+        raise UsageError(f"{key}={path}: cannot be imported: {reason}; allowed is package.module.Class") from error
+    if not isinstance(found, type):
+        raise UsageError(f"{key}={path}: is no class; allowed is package.module.Class")
     return found
 
 
@@ -24,7 +26,7 @@ def build(node: dict[str, Any], *first: Any) -> Any:
     """An object of the node's class; `first` are positional arguments that the engine gives."""
     arguments = {key: value for key, value in node.items() if key not in ("_target_", "name")}
     try:
-        return target(node)(*first, **arguments)
+        return class_at(str(node["_target_"]))(*first, **arguments)
     except (TypeError, ValueError) as error:
         raise UsageError(f"{node.get('name', node['_target_'])}: {error}") from error
 

@@ -6,7 +6,6 @@ YAML files (strategy/NAME.yaml and any other group), or one in group `kvlab.stra
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
 from typing import Any
 
+from kvlab.build import class_at
 from kvlab.errors import UsageError
 from kvlab.strategy import Strategy
 
@@ -66,12 +66,8 @@ def node_of(target: str) -> dict[str, Any]:
 
 def strategy_class(target: str) -> type[Strategy]:
     """The class `package.module.Class`. Raises UsageError if there is none, or if it is no strategy."""
-    module, _, name = target.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # a plugin's file may fail in any way
-        raise UsageError(f"strategy._target_={target}: cannot be imported: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, Strategy)):
+    found = class_at(target, "strategy._target_")
+    if not issubclass(found, Strategy):
         raise UsageError(f"strategy._target_={target}: allowed is a subclass of kvlab.strategy.Strategy")
     return found
 
@@ -96,11 +92,16 @@ def check_arguments(cls: type[Strategy], node: Mapping[str, Any]) -> None:
 def _yaml_nodes(package: str, module: str) -> list[Installed]:
     import yaml
 
-    folder = files(module) / "strategy"
+    try:
+        folder = files(module) / "strategy"
+    except ImportError as error:
+        raise UsageError(
+            f"{package}: its entry point kvlab.conf names {module}, which is not there: {error}"
+        ) from error
     if not folder.is_dir():
         return []
     names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".yaml"))
-    nodes = [(name, yaml.safe_load((folder / name).read_text())) for name in names]
+    nodes = [(name, yaml.safe_load((folder / name).read_text()) or {}) for name in names]
     return [Installed(name.removesuffix(".yaml"), node, package) for name, node in nodes]
 
 

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
 def describe(item: plugins.Installed) -> dict[str, Any]:
     """One strategy. `knobs`: shared names that it uses, then arguments of its own."""
-    cls = plugins.strategy_class(str(item.node["_target_"]))
+    cls = plugins.strategy_class(str(item.node.get("_target_")))
     shared = plugins.knobs(item.node, cls)
     own = [f"strategy.{name}" for name in item.node if name != "_target_" and name not in shared]
     return {

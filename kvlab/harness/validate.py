@@ -38,7 +38,12 @@ def rehearse(configs: Iterable[Mapping[str, Any]]) -> None:
     from kvlab.run import plan
 
     for config in configs:
-        plan(dict(config))
+        try:
+            plan(dict(config))
+        except UsageError:
+            raise
+        except Exception:  # a defect, in a strategy perhaps: its own run will fail and say where
+            continue
 
 
 def whole(low: int) -> Check:

@@ -82,3 +82,14 @@ def test_a_broken_plugin_does_not_stop_the_others(
 def test_a_class_given_by_hand_goes_by_its_own_name() -> None:
     config = compose(["strategy._target_=arena_plugin.arena.Arena"]).config
     assert config["strategy"]["name"] == "arena"
+
+
+def test_a_plugin_whose_folder_is_gone_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was a traceback."""
+    points = {"kvlab.strategies": [], "kvlab.conf": [EntryPoint("gone", "gone_plugin.conf", "kvlab.conf")]}
+    monkeypatch.setattr(plugins, "entry_points", lambda group: points[group])
+    assert main(["strategies"]) == 2
+    said = "kvlab: gone_plugin.conf: its entry point kvlab.conf names gone_plugin.conf, which is not there"
+    assert capsys.readouterr().err.startswith(said)
