@@ -12,6 +12,7 @@ import pytest
 
 from kvlab.harness import cli
 
+STRATEGIES = ", ".join(sorted(path.stem for path in Path(cli.__file__).parents[1].glob("conf/strategy/*.yaml")))
 HEAVY = ("torch", "hydra", "omegaconf", "wandb", "matplotlib", "rich", "transformers")
 
 
@@ -74,9 +75,9 @@ def wrong(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["generate", "--prompt", "a", "--max-tokens", "0"], "--max-tokens 0: allowed is"),
         (["generate", "--prompt", "a", "--temperature", "-1"], "--temperature -1.0: allowed is"),
         (["generate", "--prompt", ""], "--prompt is empty"),
-        (["run", "strategy=pagd"], "strategy=pagd: allowed is contiguous, paged, vattention"),
+        (["run", "strategy=pagd"], f"strategy=pagd: allowed is {STRATEGIES}"),
         (["run", "block_size=8,16"], "block_size=8,16: several values are for `kvlab sweep`"),
-        (["sweep", "strategy=paged,pagd"], "strategy=pagd: allowed is contiguous, paged, vattention"),
+        (["sweep", "strategy=paged,pagd"], f"strategy=pagd: allowed is {STRATEGIES}"),
         (["sweep", "seed=interval(0,1)"], "allowed is a,b,c or range()"),
         (["sweep", "tracking=none,wandb"], "the same for a whole sweep"),
         (["sweep", "pool_blocks=64", "block_size=8,16"], "give pool_bytes instead"),
