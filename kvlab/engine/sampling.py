@@ -27,12 +27,14 @@ class Sampler:
         temperature_N: NDArray[np.float64],
         seed_N: NDArray[np.int64],
     ) -> NDArray[np.int32]:
-        """Token ids [N]; position_N is where each will stand in its sequence."""
+        """Token ids [N]; position_N is where each will stand in its sequence. Overwrites the logits."""
         hot = np.flatnonzero(temperature_N > 0)
         for n in hot.tolist():
             noise_V = gumbel(int(seed_N[n]), int(request_N[n]), int(position_N[n]), logits_NV.shape[1])
             logits_NV[n] = logits_NV[n] / float(temperature_N[n]) + torch.from_numpy(noise_V).to(logits_NV.dtype)
         best_N, token_N = logits_NV.max(dim=1)
+        nan_N = best_N.isnan().numpy()  # one in a row is its maximum
+        assert not nan_N.any(), f"the logits of requests {request_N[nan_N].tolist()} are not numbers"
         logits_NV.scatter_(1, token_N[:, None], float("-inf"))
         close_N = (best_N - logits_NV.amax(dim=1) < TIE_GAP).numpy() & (temperature_N == 0)
         self.ties += zip(request_N[close_N].tolist(), position_N[close_N].tolist(), strict=True)

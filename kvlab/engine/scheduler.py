@@ -27,7 +27,7 @@ class Tally:
     hit_tokens: int = 0
     input_tokens: int = 0  # of first admissions
     admissions: int = 0
-    ended: list[Sequence] = field(default_factory=list)  # finished, refused and failed ones, in that order of events
+    ended: list[Sequence] = field(default_factory=list)  # finished, refused and failed ones, as it happened
 
 
 class Scheduler:
@@ -127,7 +127,7 @@ class Scheduler:
         return self.metered.extend_all(lanes.id[lane_A].tolist(), lanes.stored[lane_A].tolist(), upto_A.tolist())
 
     def _make_room(self, lane: int, upto: int) -> None:
-        """`lane` was refused: take the moves over, preempt somebody, or let it fail. Whoever still runs then asks again."""
+        """After `lane` was refused: take the moves over, else preempt somebody, else let it fail. Then all ask again."""
         if self._drain():  # what an undrained move still reads is held until then
             return
         if len(self.lanes) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from kvlab.engine.sampling import Sampler
@@ -25,6 +26,13 @@ def test_greedy_takes_the_best_and_reports_close_choices():
     tokens, ties = draw([[0.0, 3.0, 1.0], [2.0, 2.00001, 0.0], [5.0, 0.0, 4.9998]], [7, 8, 9], [10, 11, 12])
     assert tokens == [1, 1, 0]
     assert ties == [(8, 11)]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_end_the_run(temperature):
+    """A kernel that read what nobody wrote gave tokens like any other, and a run that was ok."""
+    with pytest.raises(AssertionError, match=r"requests \[8\] are not numbers"):
+        draw([[0.0, 3.0], [2.0, float("nan")], [5.0, 0.0]], [7, 8, 9], [10, 11, 12], temperature)
 
 
 def test_a_sample_depends_on_request_position_and_seed_alone():
