@@ -127,7 +127,7 @@ class Scheduler:
         return self.metered.extend_all(lanes.id[lane_A].tolist(), lanes.stored[lane_A].tolist(), upto_A.tolist())
 
     def _make_room(self, lane: int, upto: int) -> None:
-        """After `lane` was refused: take the moves over, else preempt somebody, else let it fail. Then all ask again."""
+        """After `lane` was refused: take the moves over, else preempt somebody, else let it fail."""
         if self._drain():  # what an undrained move still reads is held until then
             return
         if len(self.lanes) > 1:
