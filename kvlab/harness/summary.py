@@ -42,5 +42,9 @@ def summary(result: Mapping[str, Any]) -> str:
 
 def _doubt(values: Mapping[str, Any]) -> str:
     share = values.get("others_cpu_share")
-    busy = f"others used {share:.0%} of the CPU" if share is not None else "others' CPU use is not known"
-    return f"not to be used ({busy})" if values.get("config.timing", True) else "not to be used (timing=false)"
+    why = f"others used {share:.0%} of the CPU" if share is not None else "others' CPU use is not known"
+    if values.get("config.engine.clock") == "steps":
+        why = "engine.clock=steps"
+    if not values.get("config.timing", True):
+        why = "timing=false"
+    return f"not to be used ({why})"
