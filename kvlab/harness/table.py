@@ -77,9 +77,7 @@ def markdown(rows: list[Row]) -> str:
     ]
     text = grid(head, body, left={*knobs, "digest"})
     if any(row.runs and not row.timed for row in rows):
-        notes.append(
-            "(*) Not to be used: others used the CPU during a run, or it was not meant to be timed."
-        )
+        notes.append("(*) Not to be used: others used the CPU during a run, or it was not meant to be timed.")
     roomy = [row.label for row in rows if any(run.values.get("saturated_steps") == 1 for run in row.runs)]
     if roomy:
         notes.append(
