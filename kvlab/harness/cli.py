@@ -112,6 +112,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 ok, 1 failed, 2 refused or wrongly used, 130 interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     try:
         with _terminable():
             return _dispatch(arguments)
@@ -123,6 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader is gone (`| head`). What Python still wants to flush has to go somewhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # a disk that is full, a directory that is gone
+        return _say(f"kvlab: {error.filename or 'cannot write'}: {error.strerror or error}", 1)
 
 
 def usage() -> str:
@@ -180,6 +183,13 @@ def _run(verb: Verb, arguments: list[str]) -> int:
     status = module.run(args)
     sys.stdout.flush()
     return int(status)
+
+
+def _open_streams() -> None:
+    """Where we were started with a closed output, what is printed goes nowhere, and not to the other one."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
 def _say(line: str, status: int) -> int:

@@ -33,13 +33,13 @@ def run_job(directory: Path, execute: Execute | None = None) -> int:
         execute = execute or _engine()
         outcome = execute(rundir.read_json(directory / rundir.CONFIG), directory, _line, Progress())
         assert outcome["status"] in rundir.FINISHED, outcome["status"]
+        rundir.write_json(directory / rundir.RESULT, _complete(directory, outcome, began, clock))
     except UsageError as error:
         rundir.fail(directory, str(error))
         return 2
     except Exception as error:
         rundir.fail(directory, _one_line(error), traceback.format_exc())
         return rundir.EXITS["failed"]
-    rundir.write_json(directory / rundir.RESULT, _complete(directory, outcome, began, clock))
     return rundir.EXITS[outcome["status"]]
 
 
@@ -66,6 +66,8 @@ def main(arguments: list[str]) -> int:
         return run_job(Path(arguments[0]))
     except KeyboardInterrupt:
         return 130
+    except OSError:  # not even an error can be left; the parent, which tries the same, says so
+        return rundir.EXITS["failed"]
 
 
 def _engine() -> Execute:

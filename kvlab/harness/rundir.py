@@ -25,9 +25,7 @@ def fingerprint(config: Mapping[str, Any]) -> str:
 
 def write_json(path: Path, value: Any) -> None:
     """Write through a temporary file beside it, so that a reader finds the old content or the new."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(plain(value), indent=1, allow_nan=False) + "\n")
-    temporary.replace(path)
+    _write(path, json.dumps(plain(value), indent=1, allow_nan=False) + "\n")
 
 
 def plain(value: Any) -> Any:
@@ -72,8 +70,8 @@ def prepare(directory: Path, config: Mapping[str, Any], overrides: Sequence[str]
         directory.mkdir(parents=True, exist_ok=True)
         _refuse_foreign(directory, config)
         clear(directory)
-        write_json(directory / CONFIG, config)
         write_json(directory / OVERRIDES, list(overrides))
+        write_json(directory / CONFIG, config)
     except OSError as error:
         raise UsageError(f"{directory}: cannot write there: {error.strerror}") from error
 
@@ -85,16 +83,29 @@ def clear(directory: Path) -> None:
 
 
 def fail(directory: Path, reason: str, details: str = "") -> None:
-    """Leave an error where the result would be."""
-    (directory / ERROR).write_text((details or reason).rstrip() + "\n")
+    """Leave an error where the result would be, and nothing of the series: where the disk is full, that makes room."""
+    for name in (STEPS, REQUESTS, OUTPUTS):
+        (directory / name).unlink(missing_ok=True)
+    _write(directory / ERROR, (details or reason).rstrip() + "\n")
     previous = {"schema_version": 1, "status": "failed", "reason": reason}
     config, overrides = read_json(directory / CONFIG) or {}, read_json(directory / OVERRIDES) or []
     write_json(directory / RESULT, {**previous, "overrides": overrides, "config": config})
 
 
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        error.filename = str(path)  # a disk that is full does not say for whom
+        raise
+
+
 def _refuse_foreign(directory: Path, config: Mapping[str, Any]) -> None:
-    if not any(directory.iterdir()):
-        return
+    if all(path.name == OVERRIDES or path.suffix == ".tmp" for path in directory.iterdir()):
+        return  # empty, or its preparation was cut short
     there = read_json(directory / CONFIG)
     if not isinstance(there, dict) or not (directory / OVERRIDES).exists():
         raise UsageError(f"{directory}: not empty and not a run's directory; choose another one")

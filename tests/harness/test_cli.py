@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.harness import cli
+from kvlab.harness import cli, doctor
 
 STRATEGIES = ", ".join(sorted(path.stem for path in Path(cli.__file__).parents[1].glob("conf/strategy/*.yaml")))
 HEAVY = ("torch", "hydra", "omegaconf", "wandb", "matplotlib", "rich", "transformers")
@@ -99,6 +101,25 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     command = f'{sys.executable} -c "{code}" | true'
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("arguments", "status"), [("--version >&-", 0), ("nonsense 2>&-", 2)])
+def test_a_closed_output_is_no_traceback(arguments: str, status: int) -> None:
+    """With standard output closed the command died; with standard error closed its notes went into the output."""
+    line = f"{shlex.quote(sys.executable)} -m kvlab.harness.cli {arguments}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+
+
+def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was a traceback, and a sweep ended with it."""
+
+    def full(_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", "out/sweep.json")
+
+    monkeypatch.setattr(doctor, "run", full)
+    assert cli.main(["doctor"]) == 1
+    assert capsys.readouterr().err == "kvlab: out/sweep.json: No space left on device\n"
 
 
 def test_being_told_to_end_is_an_interruption(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,29 @@ def test_an_error_stands_where_the_result_would(
     assert result["config"] == {"seed": 3, "strategy": {"name": "paged"}}
     assert (directory / "error.txt").read_text().startswith(details)
     assert not rundir.is_finished(directory)
+
+
+def test_a_run_that_fails_late_leaves_no_half_of_its_series(directory: Path) -> None:
+    """On a full disk a cut steps.csv was left, and no room for the error."""
+
+    def execute(*_: object) -> dict[str, Any]:
+        (directory / "steps.csv").write_text("step,time_s\n0,")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert run_job(directory, execute) == 1
+    left = sorted(path.name for path in directory.iterdir())
+    assert left == ["config.json", "error.txt", "overrides.json", "result.json"]
+    result = rundir.read_result(directory)
+    assert result
+    assert result["reason"] == "OSError: [Errno 28] No space left on device"
+
+
+def test_a_preparation_that_was_cut_short_is_begun_again(tmp_path: Path) -> None:
+    """A directory whose config.json was never written was taken for somebody else's, also by --resume."""
+    (tmp_path / "overrides.json").write_text("[]")
+    (tmp_path / "config.json.123.tmp").write_text('{"se')
+    rundir.prepare(tmp_path, {"seed": 3}, ["seed=3"])
+    assert rundir.read_json(tmp_path / "config.json") == {"seed": 3}
 
 
 def test_an_interrupted_run_leaves_no_result(directory: Path) -> None:
