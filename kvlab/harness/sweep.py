@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kvlab.harness.plan import Plan, Planned
     from kvlab.harness.tracking import Tracker
 
-POOL_GUESS = BESIDE_THE_POOL = 2**30  # bytes: a default pool, and weights with Python and torch, at most
+BESIDE_THE_POOL = 2**30  # bytes: weights with Python and torch, at most
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,10 +110,17 @@ def at_once(runs: list[Planned]) -> int:
     """As many as there are cores, and as fit into memory."""
     if not runs:
         return 1
-    pools = [run.config["pool_bytes"] or POOL_GUESS for run in runs]
     memory = available_bytes()
-    fitting = len(runs) if memory is None else memory // (max(pools) + BESIDE_THE_POOL)
+    fitting = len(runs) if memory is None else memory // (max(map(_pool, runs)) + BESIDE_THE_POOL)
     return max(1, min(cores(), len(runs), fitting))
+
+
+def _pool(run: Planned) -> int:
+    from kvlab.engine.capacity import pool_bytes
+    from kvlab.model.load import shape_of
+
+    given = run.config["pool_bytes"]  # without it, the model's sizes decide
+    return int(given or pool_bytes(run.config, shape_of(run.config["model"]).token_bytes(run.config["dtype"])))
 
 
 def _report(directory: Path, aloud: bool) -> int:

@@ -206,6 +206,16 @@ def test_any_directory_can_be_resumed(name: str) -> None:
     assert str(compose([f"hydra.sweep.dir={quoted(name)}"]).sweep_dir) == name
 
 
+def test_a_default_pool_counts_as_large_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was taken for 1 GiB whatever max_len was, so that runs at once filled the memory and were killed."""
+    from kvlab.harness.plan import make_plan
+
+    runs = make_plan(["model=tiny", "dtype=float64", "max_len=4194304", "seed=range(0,4)", "timing=false"]).runs
+    monkeypatch.setattr("kvlab.harness.sweep.cores", lambda: 8)
+    monkeypatch.setattr("kvlab.harness.sweep.available_bytes", lambda: 40 * 2**30)
+    assert at_once(runs) == 2  # pools of 4 x 4,194,304 tokens of 1 KiB: 16 GiB
+
+
 def test_as_many_at_once_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     from kvlab.harness.plan import Planned
 
