@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from kvlab.errors import UsageError
 from kvlab.request import Request
 from kvlab.strategy import Arrival, Usage
 
@@ -37,6 +38,30 @@ class Limit:
 
     def expect(self, request: Request) -> int:
         return request.limit
+
+
+class Pow2:
+    """Expect the prompt and the next power of two of the true output (Kwon et al., SOSP 2023, 6.1)."""
+
+    def expect(self, request: Request) -> int:
+        output = _true_output(request, "pow2")
+        return min(request.prompt_len + (1 << max(0, output - 1).bit_length()), request.limit)
+
+
+class Oracle:
+    """Expect the true length, which only a trace knows."""
+
+    def expect(self, request: Request) -> int:
+        return request.prompt_len + _true_output(request, "oracle")
+
+
+def _true_output(request: Request, forecast: str) -> int:
+    if request.output_len is None:
+        raise UsageError(
+            f"forecast={forecast}: request {request.id} generates until end-of-text, so its output length is not "
+            "known beforehand; allowed here is limit"
+        )
+    return request.output_len
 
 
 class PromptPlusOne:
