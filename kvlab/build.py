@@ -23,8 +23,12 @@ def class_at(path: str, key: str = "_target_") -> type[Any]:
 
 
 def build(node: dict[str, Any], *first: Any) -> Any:
-    """An object of the node's class; `first` are positional arguments that the engine gives."""
-    arguments = {key: value for key, value in node.items() if key not in ("_target_", "name")}
+    """An object of the node's class; `first` are positional arguments that the engine gives.
+
+    An argument that names a class itself (`eviction`) is built first.
+    """
+    inner = {key: build(value) for key, value in node.items() if isinstance(value, dict) and "_target_" in value}
+    arguments = {key: inner.get(key, value) for key, value in node.items() if key not in ("_target_", "name")}
     try:
         return class_at(str(node["_target_"]))(*first, **arguments)
     except (TypeError, ValueError) as error:

@@ -1,15 +1,16 @@
 """Blocks on demand behind a block table: the last block of a sequence is its only waste.
 
 Kwon et al., Efficient Memory Management for Large Language Model Serving with PagedAttention, SOSP 2023.
+A fork shares every block of its parent; who writes into a shared block first copies it (4.4 there).
 """
 
 from __future__ import annotations
 
-from kvlab.strategy import Arrival, Grant, Memory, Strategy, Usage, ceil_div
+from kvlab.strategy import Arrival, Copy, Grant, Memory, Move, Strategy, Usage, ceil_div
 
 
 class Paged(Strategy):
-    """Blocks of block_size slots; the free ones are a stack. Nothing is shared."""
+    """Blocks of block_size slots; the free ones are a stack."""
 
     block_size: int
 
@@ -17,6 +18,9 @@ class Paged(Strategy):
         super().__init__(memory, block_size)
         self.blocks = self.pools[0].slots // block_size
         self.free = list(range(self.blocks))[::-1]
+        self.sharers: dict[int, int] = {}  # block -> its owners beyond the first
+        self.copied: set[int] = set()  # blocks that a copy reads at the next drain; they stay held until then
+        self.leaving: dict[int, None] = {}  # those of them that nobody owns
 
     @property
     def longest(self) -> int:
@@ -35,6 +39,10 @@ class Paged(Strategy):
         need = ceil_div(upto, self.block_size) - held
         if need > len(self.free) or upto > self.memory.max_len:
             return None
+        if length % self.block_size and self.must_copy(seq, length):
+            if max(need, 0) == len(self.free):
+                return None
+            self.copy(seq, length)
         if need > 0:
             self.table.append(seq, self.free[: -need - 1 : -1])
             del self.free[len(self.free) - need :]
@@ -42,9 +50,64 @@ class Paged(Strategy):
         return held * self.block_size
 
     def release(self, seq: int) -> None:
-        self.free += self.table.close(seq)[::-1]
+        self.disown(self.table.close(seq)[::-1])
 
     def usage(self) -> Usage:
         block_bytes, free = self.block_size * self.memory.token_bytes, len(self.free)
         largest = min(free * self.block_size, self.longest) if self.table.spare else 0
-        return Usage((self.blocks - free) * block_bytes, 0, free * block_bytes, largest)
+        return Usage(
+            (self.blocks - free) * block_bytes, 0, free * block_bytes, largest, len(self.leaving) * block_bytes
+        )
+
+    # --- sharing
+
+    def fork(self, parent: int, child: Arrival) -> Grant | None:
+        blocks = self.table[parent][: ceil_div(child.length, self.block_size)].tolist()
+        if not self.table.spare:
+            return None
+        self.table.open(child.seq, blocks)
+        for block in blocks:
+            self.sharers[block] = self.sharers.get(block, 0) + 1
+        return Grant(child.length, len(blocks) * self.block_size)
+
+    def truncate(self, seq: int, length: int) -> None:
+        self.disown(self.table.cut(seq, ceil_div(length, self.block_size))[::-1])
+
+    def returns(self, seq: int) -> int | None:
+        return self.block_size * sum(block not in self.sharers for block in self.table[seq].tolist())
+
+    def drain(self) -> list[Move]:
+        self.copied.clear()
+        for block in self.leaving:
+            self.vacate(block)
+        self.leaving.clear()
+        return super().drain()
+
+    def must_copy(self, seq: int, length: int) -> bool:
+        """Whether the block that holds token `length` is not the sequence's alone."""
+        return int(self.table[seq][length // self.block_size]) in self.sharers
+
+    def copy(self, seq: int, length: int) -> None:
+        """Give the sequence a block of its own in place of its last, which holds tokens up to `length`."""
+        index, tokens = divmod(length, self.block_size)
+        source, target = int(self.table[seq][index]), self.free.pop()
+        self.moves.append(Copy(source * self.block_size, target * self.block_size, tokens))
+        self.table.put(seq, index, target)
+        self.copied.add(source)
+        self.disown([source])
+
+    def disown(self, blocks: list[int]) -> None:
+        """One owner fewer for each of the blocks."""
+        for block in blocks:
+            if block in self.sharers:
+                self.sharers[block] -= 1
+                if not self.sharers[block]:
+                    del self.sharers[block]
+            elif block in self.copied:
+                self.leaving[block] = None
+            else:
+                self.vacate(block)
+
+    def vacate(self, block: int) -> None:
+        """Nobody owns the block."""
+        self.free.append(block)

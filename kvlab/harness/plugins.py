@@ -18,7 +18,7 @@ from kvlab.build import class_at
 from kvlab.errors import UsageError
 from kvlab.strategy import Strategy
 
-SHARED = ("block_size", "page_group_bytes")  # top-level names that some strategies use and others do not have
+SHARED = ("block_size", "page_group_bytes", "eviction")  # top-level names that some strategies use and others do not have
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,217 @@
+"""Blocks that outlive their sequences, kept for the next one that begins with the same tokens.
+
+What prefix caches have in common: a sequence's full blocks are published once they are written, a block that
+nobody owns waits in line for eviction, and an arrival takes over the published blocks it begins with.
+How published blocks are found again is the strategy's own: a table of chained blocks or a radix tree.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvlab.eviction import LRU, Eviction
+from kvlab.strategies.paged import Paged
+from kvlab.strategy import Arrival, Copy, Grant, Memory, Usage, ceil_div
+
+
+class Match(NamedTuple):
+    """What an arrival begins with: whole blocks, then the first `tokens` of block `source`."""
+
+    blocks: list[int]
+    source: int = -1
+    tokens: int = 0
+
+
+class CachedBlocks(Paged):
+    """Blocks are owned, idle (published, owned by nobody) or free. Token counts in `counts`."""
+
+    def __init__(self, memory: Memory, block_size: int = 16, eviction: Eviction | None = None) -> None:
+        super().__init__(memory, block_size)
+        self.idle: Eviction = LRU() if eviction is None else eviction
+        self.blank = 0  # keys of `idle` that are not published
+        self.published: dict[int, int] = {}  # block -> where the index has it
+        self.priority: dict[int, int] = {}  # published block -> the highest priority among its users
+        self.told: dict[int, int] = {}  # sequence -> its blocks that are published, from the first on
+        self.kind: dict[int, tuple[int, int]] = {}  # sequence -> space, priority
+        self.counts.update(evicted=0, evicted_beyond_need=0, duplicates=0)
+
+    # --- the index, by content
+
+    @abstractmethod
+    def find(self, keys: list[bytes], rest: bytes) -> Match:
+        """Published blocks with these keys, from the first on; `rest`: the start of the key that comes after them."""
+
+    @abstractmethod
+    def publish(self, index: int, before: int, key: bytes, block: int) -> int:
+        """Enter a written block, number `index` of its sequence, behind block `before` (-1: none).
+
+        The block that holds this content from now on: another one where the two are to be merged.
+        """
+
+    @abstractmethod
+    def evict(self) -> list[int]:
+        """Take the next block, or what must go with it, out of `idle` and of the index."""
+
+    @abstractmethod
+    def withdraw(self, block: int) -> None:
+        """Take an owned block out of the index."""
+
+    # --- the strategy
+
+    def lookup(self, arrival: Arrival) -> int:
+        match = self.match(arrival)
+        return len(match.blocks) * self.block_size + match.tokens
+
+    def admit(self, arrival: Arrival, new: int, leave: int = 0) -> Grant | None:
+        blocks, source, tokens = self.match(arrival)
+        hit = len(blocks) * self.block_size + tokens
+        fresh = ceil_div(min(hit + new, arrival.length), self.block_size) - len(blocks)
+        woken = sum(block in self.idle for block in blocks) + (source in self.idle)
+        if fresh + woken + ceil_div(leave, self.block_size) > self.available or not self.table.spare:
+            return None
+        self.table.open(arrival.seq, blocks)
+        self.told[arrival.seq], self.kind[arrival.seq] = len(blocks), (arrival.space, arrival.priority)
+        for block in blocks:
+            self.own(block, arrival.priority)
+        if tokens:
+            self.keep(source)
+        self.reclaim(fresh)
+        self.table.append(arrival.seq, self.free[: -fresh - 1 : -1])
+        if tokens:
+            self.moves.append(Copy(source * self.block_size, self.free[-1] * self.block_size, tokens))
+        del self.free[len(self.free) - fresh :]
+        return Grant(hit, (len(blocks) + fresh) * self.block_size)
+
+    def extend(self, seq: int, length: int, upto: int) -> int | None:
+        need = max(0, ceil_div(upto, self.block_size) - self.table.count[seq])
+        if need >= len(self.free):
+            if need > self.available or upto > self.memory.max_len:
+                return None
+            if length % self.block_size and self.must_copy(seq, length):
+                if need == self.available and not self.withdrawn(seq, length):
+                    return None
+                need = min(need + 1, self.available)
+            self.reclaim(need)
+        return super().extend(seq, length, upto)
+
+    def release(self, seq: int) -> None:
+        super().release(seq)
+        del self.told[seq], self.kind[seq]
+
+    def fork(self, parent: int, child: Arrival) -> Grant | None:
+        grant = super().fork(parent, child)
+        if grant is not None:
+            self.told[child.seq] = min(self.told[parent], child.length // self.block_size)
+            self.kind[child.seq] = self.kind[parent]
+        return grant
+
+    def wrote(self, seq: int, length: int, ids: NDArray[np.int32] | None) -> None:
+        told, full = self.told[seq], length // self.block_size
+        if ids is None or full <= told:
+            return
+        space, priority = self.kind[seq]
+        first = max(0, told - 1)
+        before, *blocks = [-1] * (not told) + self.table[seq][first:full].tolist()
+        keys = self.keys(ids[: full * self.block_size], space, told)
+        for index, (key, block) in enumerate(zip(keys, blocks, strict=True), told):
+            if block in self.sharers:  # with a fork that was not told of it: one of them publishes it later
+                break
+            before = self.publish(index, before, key, block)
+            self.rate(before, priority)
+            if before != block:
+                self.own(before, priority)
+                self.table.put(seq, index, before)
+                self.disown([block])
+            self.told[seq] = index + 1
+
+    def usage(self) -> Usage:
+        block_bytes = self.block_size * self.memory.token_bytes
+        free, cached = len(self.free) + self.blank, len(self.idle) - self.blank
+        held, leaving = (self.blocks - free - cached) * block_bytes, len(self.leaving) * block_bytes
+        largest = min(self.available * self.block_size, self.longest) if self.table.spare else 0
+        return Usage(held, cached * block_bytes, free * block_bytes, largest, leaving)
+
+    def clear(self) -> None:
+        blocks = []
+        while len(self.idle):
+            blocks += self.evict()
+        for block in blocks:
+            self.vacate(block)
+
+    # --- blocks
+
+    @property
+    def available(self) -> int:
+        """Blocks that nobody owns."""
+        return len(self.free) + len(self.idle)
+
+    def match(self, arrival: Arrival) -> Match:
+        """What is in place; one token at least is left to compute."""
+        if arrival.ids is None:
+            return Match([])
+        keys = self.keys(arrival.ids[: arrival.length - 1], arrival.space)
+        whole = (arrival.length - 1) // self.block_size
+        return self.find(keys[:whole], b"".join(keys[whole:]))
+
+    def keys(self, ids: NDArray[np.int32], space: int, start: int = 0) -> list[bytes]:
+        """The token ids of block after block from block `start` on; before those of the first, its space."""
+        data, size = ids[start * self.block_size :].tobytes(), ids.itemsize * self.block_size
+        keys = [data[at : at + size] for at in range(0, len(data), size)]
+        if keys and not start:
+            keys[0] = f"{space}:".encode() + keys[0]
+        return keys
+
+    def own(self, block: int, priority: int) -> None:
+        """One owner more for a published block."""
+        if block in self.idle:
+            self.idle.remove(block)
+        elif block in self.leaving:
+            del self.leaving[block]
+        else:
+            self.sharers[block] = self.sharers.get(block, 0) + 1
+        self.rate(block, priority)
+
+    def keep(self, block: int) -> None:
+        """Hold a block until the next drain has copied from it."""
+        self.copied.add(block)
+        if block in self.idle:
+            self.idle.remove(block)
+            self.leaving[block] = None
+
+    def rate(self, block: int, priority: int) -> None:
+        self.priority[block] = max(priority, self.priority.get(block, priority))
+
+    def withdrawn(self, seq: int, length: int) -> bool:
+        """Take the last block out of the index, if the sequence owns it alone: there is no room for a copy."""
+        block = int(self.table[seq][length // self.block_size])
+        if block in self.sharers:
+            return False
+        self.withdraw(block)
+        return True
+
+    def must_copy(self, seq: int, length: int) -> bool:
+        block = int(self.table[seq][length // self.block_size])
+        return block in self.sharers or block in self.published
+
+    def vacate(self, block: int) -> None:
+        if block in self.published:
+            self.idle.add(block, self.priority[block])
+        else:
+            self.free.append(block)
+
+    def reclaim(self, count: int) -> None:
+        """Evict until so many blocks are free."""
+        short = count - len(self.free)
+        if short <= 0:
+            return
+        published, blank, taken = len(self.published), self.blank, list[int]()
+        while len(taken) < short:
+            taken += self.evict()
+        self.free += taken[::-1]
+        evicted = published - len(self.published)
+        self.counts["evicted"] += evicted * self.block_size
+        self.counts["evicted_beyond_need"] += (evicted - max(0, short - blank)) * self.block_size

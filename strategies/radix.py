@@ -1,0 +1,164 @@
+"""Prefix caching in a radix tree over token ids: an edge holds as many blocks as sequences have in common.
+
+As in SGLang (Zheng et al., SGLang: Efficient Execution of Structured Language Model Programs, 2024, 3). Owners
+are counted by block, and owners of a block own all before it: so an idle node has only idle ones below it, a
+hit may end inside an edge, and only a different continuation splits it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kvlab.eviction import Eviction
+from kvlab.strategies.cached_blocks import CachedBlocks, Match
+from kvlab.strategy import Memory
+
+
+@dataclass(slots=True)
+class Node:
+    """An edge and what is below it. Nodes name each other by number; the root is 0 and has no blocks."""
+
+    parent: int
+    depth: int  # blocks above it
+    keys: list[bytes] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    children: dict[bytes, int] = field(default_factory=dict)  # by their first key
+
+
+class Radix(CachedBlocks):
+    """Blocks of block_size tokens (SGLang's page): 1 shares to the token.
+
+    evict: leaf takes all idle blocks of a leaf at once, as SGLang; block as many as are needed. partial, for a
+    hit that ends inside a block: recompute those tokens, or copy them, as TensorRT-LLM.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        block_size: int = 16,
+        eviction: Eviction | None = None,
+        evict: str = "leaf",
+        partial: str = "recompute",
+    ) -> None:
+        super().__init__(memory, block_size, eviction)
+        if evict not in ("leaf", "block"):
+            raise ValueError(f"evict={evict}: allowed is leaf, block")
+        if partial not in ("recompute", "copy"):
+            raise ValueError(f"partial={partial}: allowed is recompute, copy")
+        self.whole_leaves, self.copies_partial = evict == "leaf", partial == "copy"
+        self.nodes = {0: Node(-1, 0)}
+        self.last = 0  # number given last
+
+    # --- the index
+
+    def find(self, keys: list[bytes], rest: bytes) -> Match:
+        found, place = list[int](), (0, 0)
+        for key in keys:
+            after = self.step(*place, key)
+            if after is None:
+                rest = key
+                break
+            place = after
+            found.append(self.nodes[after[0]].blocks[after[1] - 1])
+        return Match(found, *self.part(*place, rest)) if self.copies_partial else Match(found)
+
+    def publish(self, index: int, before: int, key: bytes, block: int) -> int:
+        number = self.published[before] if index else 0
+        at = index - self.nodes[number].depth
+        after = self.step(number, at, key)
+        if after is None:
+            self.published[block] = self.grow(number, at, key, block)
+            return block
+        self.counts["duplicates"] += self.block_size
+        return self.nodes[after[0]].blocks[after[1] - 1]
+
+    def evict(self) -> list[int]:
+        block = self.idle.pop()
+        number = self.published[block]
+        blocks = self.nodes[number].blocks
+        at = blocks.index(block)
+        while self.whole_leaves and at and blocks[at - 1] in self.idle:
+            at -= 1
+        return self.cut(number, at)
+
+    def withdraw(self, block: int) -> None:
+        number = self.published[block]
+        for gone in self.cut(number, self.nodes[number].blocks.index(block)):
+            if gone != block:
+                self.vacate(gone)
+
+    # --- the tree; a place is a node and how many of its blocks were passed
+
+    def step(self, number: int, at: int, key: bytes) -> tuple[int, int] | None:
+        """The place behind the block with this key that follows; None: there is none."""
+        node = self.nodes[number]
+        if at < len(node.keys):
+            return (number, at + 1) if node.keys[at] == key else None
+        child = node.children.get(key)
+        return None if child is None else (child, 1)
+
+    def part(self, number: int, at: int, rest: bytes) -> tuple[int, int]:
+        """Of the blocks that follow, the one that begins most like `rest`, and how many tokens; (-1, 0): none."""
+        node = self.nodes[number]
+        nexts = [(number, at)] if at < len(node.keys) else [(child, 0) for child in node.children.values()]
+        best = (0, -1)
+        for child, index in nexts:
+            key, block = self.nodes[child].keys[index], self.nodes[child].blocks[index]
+            best = max(best, (self.common(key, rest), block))
+        return best[1], best[0]
+
+    def common(self, key: bytes, rest: bytes) -> int:
+        """Leading tokens that two keys have in common, if both are of one space."""
+        ids = 4 * self.block_size
+        ahead = len(key) - ids
+        if key[:ahead] != rest[:ahead]:
+            return 0
+        a, b = (np.frombuffer(data[ahead : len(rest)], np.int32) for data in (key, rest))
+        return int(np.argmin(np.append(a == b, False)))
+
+    def grow(self, number: int, at: int, key: bytes, block: int) -> int:
+        """Enter a block at a place; the number of its node."""
+        node = self.nodes[number]
+        if at < len(node.keys):
+            self.split(number, at)
+        elif number and not node.children:
+            node.keys.append(key)
+            node.blocks.append(block)
+            return number
+        node.children[key] = self.last = self.last + 1
+        self.nodes[self.last] = Node(number, node.depth + at, [key], [block])
+        return self.last
+
+    def split(self, number: int, at: int) -> None:
+        """Keep the first `at` blocks of a node; the others and all below become its only child."""
+        upper = self.nodes[number]
+        self.last += 1
+        lower = Node(number, upper.depth + at, upper.keys[at:], upper.blocks[at:], upper.children)
+        self.nodes[self.last] = lower
+        del upper.keys[at:], upper.blocks[at:]
+        upper.children = {lower.keys[0]: self.last}
+        self.published.update(dict.fromkeys(lower.blocks, self.last))
+        for child in lower.children.values():
+            self.nodes[child].parent = self.last
+
+    def cut(self, number: int, at: int) -> list[int]:
+        """Take the blocks of a node from `at` on, and all below it, out of the tree.
+
+        Returned last ones first, without those that a copy is still to read.
+        """
+        node = self.nodes[number]
+        blocks, below = node.blocks[at:], list(node.children.values())
+        while below:
+            child = self.nodes.pop(below.pop())
+            blocks += child.blocks
+            below += child.children.values()
+        node.children = {}
+        if not at:
+            del self.nodes[node.parent].children[node.keys[0]], self.nodes[number]
+        del node.keys[at:], node.blocks[at:]
+        for block in blocks:
+            self.idle.forget(block)
+            del self.published[block], self.priority[block]
+        return [block for block in reversed(blocks) if block not in self.leaving]
