@@ -69,6 +69,17 @@ VERBS = (
         ("kvlab strategies", "kvlab strategies --json"),
     ),
     Verb(
+        "check",
+        "NAME",
+        "the contract against a strategy: random lives that a memory remembers",
+        "kvlab.harness.check",
+        (
+            "kvlab check paged",
+            "kvlab check vattention --seed 17 --steps 400",
+            "kvlab check strategy._target_=my.module.Mine --seeds 50",
+        ),
+    ),
+    Verb(
         "generate",
         "--prompt TEXT",
         "text from the model under a strategy",

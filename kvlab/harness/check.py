@@ -1,0 +1,99 @@
+"""`kvlab check NAME`: the contract against any strategy that is installed, plugins' and unpackaged ones too."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from kvlab.build import build
+from kvlab.errors import UsageError
+from kvlab.harness.compose import Composer
+from kvlab.harness.progress import Bar
+from kvlab.strategy import Strategy
+from kvlab.testing.contract import LifeError, MakeFor, lives
+from kvlab.testing.memories import SETTINGS, Setting
+
+SHOWN = (
+    "steps", "admitted", "admit refused", "hits", "hit tokens", "extended", "extend refused", "forked", "fork refused",
+    "truncated", "preempted", "aborted", "aborted unwritten", "aborted waiting", "finished", "written tokens", "copy",
+    "map", "unmap", "drop", "purity checked", "claims checked", "cleared",
+)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", nargs="+", metavar="NAME|NAME=VALUE", help="strategies, and overrides for all of them")
+    parser.add_argument("--seed", type=number, help="live this one life")
+    parser.add_argument("--seeds", type=number, default=200, help="lives (%(default)s)")
+    parser.add_argument("--steps", type=number, default=400, help="steps of each (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="print a list of objects")
+
+
+def number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: allowed is a whole number, 0 or more")
+    return int(text)
+
+
+def run(args: argparse.Namespace) -> int:
+    if (args.seed is None and not args.seeds) or not args.steps:
+        raise UsageError("--seeds and --steps: allowed is 1 or more")
+    names = [word for word in args.what if "=" not in word]
+    overrides = [word for word in args.what if "=" in word]
+    with Composer() as composer:
+        makers = {name: maker(composer, [f"strategy={name}", *overrides]) for name in names}
+        if not names:
+            makers = {given_class(overrides): maker(composer, overrides)}
+    seeds = range(args.seeds) if args.seed is None else [args.seed]
+    rows = [check(name, make, seeds, args.steps, overrides if names else []) for name, make in makers.items()]
+    print(json.dumps(rows, indent=1) if args.json else "\n\n".join(map(text, rows)))
+    return int(any(row["status"] != "ok" for row in rows))
+
+
+def given_class(overrides: Sequence[str]) -> str:
+    """The override that names a class, under which the row is shown; it repeats the check too."""
+    found = [word for word in overrides if word.startswith("strategy._target_=")]
+    if not found:
+        raise UsageError("kvlab check: name a strategy (kvlab strategies lists them), or give strategy._target_=PATH")
+    return " ".join(overrides)
+
+
+def maker(composer: Composer, overrides: Sequence[str]) -> MakeFor:
+    """Makes the strategy that the overrides configure for each of the contract's memories."""
+    chosen = any(word.startswith("block_size=") for word in overrides)
+    nodes: dict[str, dict[str, Any]] = {}
+    for setting in SETTINGS:
+        size = [] if chosen else [f"block_size={setting.block_size}"]
+        nodes[setting.name] = composer.compose([*overrides, *size]).config["strategy"]
+    return lambda setting: made(nodes[setting.name], setting)
+
+
+def made(node: dict[str, Any], setting: Setting) -> Strategy:
+    strategy: Strategy = build(node, setting.memory)
+    return strategy
+
+
+def check(name: str, make: MakeFor, seeds: Sequence[int], steps: int, overrides: Sequence[str]) -> dict[str, Any]:
+    """One strategy's row: `status` is ok or broken; broken ones say the rule, why, and how to repeat it."""
+    repeat = " ".join(["kvlab check", name, *overrides])
+    begin = time.perf_counter()
+    row: dict[str, Any] = {"strategy": name, "status": "ok", "seeds": len(seeds), "steps": steps}
+    try:
+        with Bar(f"check {name}", len(seeds)) as bar:
+            report = lives(make, seeds, steps, repeat, lambda report: bar.to(report.lives, len(seeds)))
+    except LifeError as failed:
+        report = failed.report
+        row |= {"status": "broken", "rule": failed.rule, "reason": str(failed), "repeat": failed.repeat}
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from error
+    seconds = round(time.perf_counter() - begin, 2)
+    return {**row, "lives": report.lives, "seconds": seconds, "memories": report.memories, "exercised": report.seen}
+
+
+def text(row: dict[str, Any]) -> str:
+    seen = row["exercised"]
+    lines = [f"{row['strategy']}: {row['lives']} lives of {row['steps']} steps in {row['seconds']} s"]
+    lines += [f"  {name:18}{seen[name]:>12,}" for name in (*SHOWN, *sorted(set(seen) - set(SHOWN))) if seen[name]]
+    return "\n".join([*lines, "ok" if row["status"] == "ok" else f"BROKEN: {row['reason']}"])

@@ -1,0 +1,45 @@
+"""What an answer of admit or fork must be, and what a strategy must be like before its first sequence."""
+
+from __future__ import annotations
+
+from kvlab.strategy import Arrival, Grant, Strategy
+from kvlab.testing.rule import RuleError
+
+
+def capacity_at_start(strategy: Strategy) -> int:
+    """Bytes that it manages. Raises RuleError if they are more than it was given, or if some are held already."""
+    usage, memory = strategy.usage(), strategy.memory
+    if usage.held or usage.cached:
+        raise RuleError("usage", f"before the first sequence {usage}", "strategy.usage()[:2] == (0, 0)")
+    if usage.free > memory.bytes:
+        text = f"{usage.free} bytes are free, of {memory.bytes} that it was given"
+        raise RuleError("usage", text, "strategy.usage().free <= memory.bytes")
+    if not strategy.virtual and sum(pool.slots * pool.token_bytes for pool in strategy.pools) > memory.bytes:
+        text = f"{strategy.pools} is more than the {memory.bytes} bytes that it was given"
+        raise RuleError("usage", text, "strategy.pools[0].slots * memory.token_bytes <= memory.bytes")
+    return usage.free
+
+
+def admitted(strategy: Strategy, arrival: Arrival, grant: Grant, looked: int, new: int, leave: int) -> None:
+    """The hit is what lookup said, the room holds what was asked for, and `leave` tokens' worth is left."""
+    seq, length = arrival.seq, arrival.length
+    if not 0 <= grant.hit < length:
+        text = f"sequence {seq} of {length} tokens hits {grant.hit}: one token at least must be left to compute"
+        raise RuleError("hit", text)
+    if grant.hit < looked:
+        raise RuleError("hit", f"sequence {seq} hits {grant.hit} tokens; lookup had said {looked}")
+    need = min(grant.hit + new, length)
+    if grant.room < need:
+        text = f"sequence {seq} hits {grant.hit}, asked for {new} more of {length}, and has room for {grant.room}"
+        raise RuleError("room", text)
+    usage, size = strategy.usage(), strategy.memory.token_bytes
+    if usage.free + usage.cached < leave * size and all(group.window is None for group in strategy.groups):
+        text = f"admitting sequence {seq} was to leave {leave} tokens' worth, {leave * size} bytes: {usage}"
+        raise RuleError("leave", text, f"sum(strategy.usage()[1:3]) >= {leave * size}")
+
+
+def forked(parent: int, child: Arrival, grant: Grant) -> None:
+    """All the child's tokens are in place."""
+    if grant.hit != child.length or grant.room < child.length:
+        text = f"sequence {child.seq}, forked from {parent} with {child.length} tokens, was granted {grant}"
+        raise RuleError("fork", text)

@@ -1,0 +1,243 @@
+"""The random life of a strategy: what an engine might do with it, in an order that a seed decides."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from kvlab.strategy import Strategy
+from kvlab.testing import checks, honesty
+from kvlab.testing.rule import RuleError
+from kvlab.testing.sequence import Sequence
+from kvlab.testing.trial import Trial, Write
+
+
+class Life:
+    """Sequences come, grow, fork, are cut short, preempted, aborted, and leave. One step at a time."""
+
+    def __init__(self, strategy: Strategy, seed: int, share: float = 0.2) -> None:
+        self.rng = rng = random.Random(seed)
+        self.strategy, self.memory = strategy, strategy.memory
+        self.trial = Trial(strategy, rng, share)
+        self.longest = min(strategy.longest, self.memory.max_len)
+        self.waiting: list[Sequence] = []
+        self.count = 0
+        self.planned: list[tuple[Sequence, int]] = []
+        # A life has a character of its own, so that rare combinations are common in some.
+        self.ahead = rng.random() < 0.5  # plans the next step while a launch is in flight
+        self.lengths_only = rng.random() < 0.1
+        self.vocabulary = rng.choice(((1,), (1, 1, 1, 2), (1, 2, 3), tuple(range(50))))
+        self.spaces = rng.choice(((0,), (0, 0, 0, 7)))
+        self.forks, self.drafts = rng.choice((0.0, 0.25, 0.25)), rng.choice((0.0, 0.4))
+        self.aborts, self.arrivals = rng.choice((0.0, 0.1)), rng.choice((1, 2, 4))
+        self.forecasts = rng.choice((True, False, False))
+
+    def live(self, steps: int) -> Counter[str]:
+        """So many steps, then the end. Returns what was exercised. Raises RuleError."""
+        if self.longest < 2:
+            return self.trial.seen
+        for _ in range(steps):
+            self.step()
+        self.end()
+        return self.trial.seen
+
+    def step(self) -> None:
+        """Plan, carry out the moves, launch. The launch of the step before ends in between, or ended before."""
+        trial, rng = self.trial, self.rng
+        self.planned = []
+        self._leave()
+        for stage in rng.sample((self._grow, self._admit, self._fork), 3):
+            stage()
+            if rng.random() < 0.2:
+                trial.drain()
+        trial.drain()
+        if trial.flight and trial.harmless() and rng.random() < 0.5:
+            trial.apply()  # beside the launch
+        self._land()
+        trial.apply()
+        checks.everything(trial)
+        if rng.random() < 0.1:
+            rng.choice(honesty.CLAIMS)(trial)
+        trial.issue([(sequence, stop) for sequence, stop in self.planned if sequence.seq in trial.running])
+        if not self.ahead:
+            self._land()
+        trial.seen["steps"] += 1
+
+    def end(self) -> None:
+        """Everybody leaves; nothing may be held then, nor cached after clear()."""
+        trial = self.trial
+        self._land()
+        trial.settle()
+        honesty.longest_is_reached(honesty.emptied(trial))
+        for sequence in list(trial.running.values()):
+            trial.release(sequence, "released at the end")
+        trial.settle()
+        honesty.longest_is_reached(honesty.emptied(trial))
+        trial.clear()
+        trial.settle()
+
+    # --- departures
+
+    def _leave(self) -> None:
+        """Finished and doomed ones are released as soon as no launch touches them; some are aborted."""
+        trial, rng = self.trial, self.rng
+        if self.waiting and rng.random() < self.aborts / 4:
+            self.waiting.pop(rng.randrange(len(self.waiting)))
+            trial.seen["aborted waiting"] += 1
+        if trial.running and rng.random() < self.aborts:
+            rng.choice(list(trial.running.values())).doomed = True
+        for sequence in list(trial.running.values()):
+            if sequence.in_flight:
+                continue
+            if sequence.doomed:
+                trial.release(sequence, "aborted" if sequence.done else "aborted unwritten")
+            elif sequence.done >= len(sequence.ids):
+                trial.release(sequence, "finished")
+        if rng.random() < 0.01:
+            trial.clear()
+
+    # --- growth
+
+    def _grow(self) -> None:
+        trial, rng = self.trial, self.rng
+        order = list(trial.running.values())
+        if rng.random() < 0.3:
+            rng.shuffle(order)
+        for sequence in order:
+            if sequence.seq not in trial.running or sequence.doomed or self._busy(sequence):
+                continue
+            stop = self._stop(sequence)
+            if stop > sequence.issued and (stop <= sequence.room or self._extend(sequence, stop)):
+                self.planned.append((sequence, stop))
+
+    def _stop(self, sequence: Sequence) -> int:
+        """Up to where it computes in the next launch: a chunk of what is known, or a token and drafts."""
+        last = min(sequence.issued + self.memory.chunk, len(sequence.ids))
+        if sequence.issued < sequence.known:
+            return min(last, sequence.known)
+        drafts = self.rng.randint(1, 3) if self.rng.random() < self.drafts else 0
+        return min(last, sequence.issued + 1 + drafts)
+
+    def _busy(self, sequence: Sequence) -> bool:
+        """It is planned already, or a launch with its drafts is in flight: which of them stay is not known yet."""
+        return any(planned is sequence for planned, _ in self.planned) or any(
+            w.sequence is sequence and w.stop - w.start > 1 and w.start >= w.sequence.prompt for w in self.trial.flight
+        )
+
+    def _extend(self, sequence: Sequence, stop: int) -> bool:
+        """Ask for room; whoever came last is preempted until there is some."""
+        trial, rng = self.trial, self.rng
+        if rng.random() < 0.1:  # growth ahead
+            more = min(stop + rng.randint(1, 8), sequence.limit)
+            if trial.extend(sequence, more):
+                return True
+        while not trial.extend(sequence, stop):
+            if trial.flight:
+                self._land()
+                if sequence.done >= len(sequence.ids) or sequence.room < sequence.done:
+                    return False
+                continue
+            others = [other for other in trial.running.values() if other is not sequence]
+            if not others:
+                if trial.drain():
+                    trial.seen["drained to ask again"] += 1
+                    continue
+                text = f"sequence {sequence.seq} is alone and may not grow from {sequence.issued} to {stop}"
+                raise RuleError("longest", f"{text}; longest = {self.strategy.longest}: {self.strategy.usage()}")
+            self._preempt(others[-1] if rng.random() < 0.8 else rng.choice(others))
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.trial.release(sequence, "preempted")
+        self._unplan(sequence)
+        sequence.stopped()
+        self.waiting.insert(0, sequence)
+
+    def _unplan(self, sequence: Sequence) -> None:
+        self.planned = [(other, stop) for other, stop in self.planned if other is not sequence]
+
+    # --- arrivals
+
+    def _admit(self) -> None:
+        trial, rng = self.trial, self.rng
+        for _ in range(rng.randint(0, self.arrivals)):
+            if len(trial.running) >= self.memory.max_seqs:
+                return
+            if not self.waiting or rng.random() < 0.3:
+                self.waiting.append(self._newcomer())
+            sequence = self.waiting[0] if rng.random() < 0.8 else rng.choice(self.waiting)
+            leave = rng.choice((0, 0, 0, rng.randint(1, 12)))
+            new = rng.choice((self.memory.chunk, sequence.known, rng.randint(1, self.memory.chunk)))
+            if not trial.admit(sequence, new, leave):
+                continue
+            self.waiting.remove(sequence)
+            stop = min(sequence.done + min(new, self.memory.chunk), sequence.known, sequence.room)
+            if stop > sequence.done:
+                self.planned.append((sequence, stop))
+
+    def _newcomer(self) -> Sequence:
+        """Few token ids, and often the beginning of one that was here before."""
+        rng, trial = self.rng, self.trial
+        prompt = rng.randint(1, self.longest - 1)
+        if rng.random() < 0.6:
+            prompt = min(prompt, rng.randint(1, 12))
+        final = min(self.longest, prompt + rng.randint(1, 14))
+        ids, space = [rng.choice(self.vocabulary) for _ in range(final)], rng.choice(self.spaces)
+        if trial.told_ids and not self.lengths_only and rng.random() < 0.4:
+            old, space = rng.choice(trial.told_ids)
+            keep = rng.choice((len(old), rng.randint(0, len(old))))
+            ids[: min(keep, final)] = old[: min(keep, final)]
+        limit = rng.randint(final, self.longest)
+        self.count += 1
+        return Sequence(
+            seq=self.count,
+            ids=ids,
+            known=prompt,
+            prompt=prompt,
+            limit=limit,
+            expected=rng.randint(1, limit) if self.forecasts else limit,
+            space=space,
+            origin=self.count if self.lengths_only else None,
+        )
+
+    def _fork(self) -> None:
+        trial, rng = self.trial, self.rng
+        if rng.random() >= self.forks or len(trial.running) >= self.memory.max_seqs:
+            return
+        able = [s for s in trial.running.values() if s.done and not s.in_flight and not s.doomed]
+        if not able:
+            return
+        parent = rng.choice(able)
+        length = parent.done if rng.random() < 0.7 else rng.randint(1, parent.done)
+        self.count += 1
+        end = rng.randint(length, min(self.longest, length + 10))
+        ids = parent.ids[:length] + [rng.choice(self.vocabulary) for _ in range(end - length)]
+        child = Sequence(self.count, ids, length, length, parent.limit, parent.expected, parent.space, parent.origin)
+        child.limit = max(child.limit, end)
+        if trial.fork(parent, child):
+            self._unplan(parent)
+
+    # --- the launch ends
+
+    def _land(self) -> None:
+        """The launch in flight is over: prefills are told, drafts accepted or dropped."""
+        for write in self.trial.complete():
+            if self._was_drafting(write):
+                self._judge(write)
+            elif write.start < write.sequence.prompt or self.rng.random() < 0.3:
+                self.trial.tell(write.sequence)
+
+    def _was_drafting(self, write: Write) -> bool:
+        return write.stop - write.start > 1 and write.start >= write.sequence.prompt
+
+    def _judge(self, write: Write) -> None:
+        """Keep one token at least; what follows is something else."""
+        rng, sequence = self.rng, write.sequence
+        keep = rng.randint(write.start + 1, write.stop)
+        if keep == write.stop:
+            return
+        for position in range(keep, len(sequence.ids)):
+            sequence.ids[position] = rng.choice(self.vocabulary)
+        sequence.rechain(keep)
+        sequence.known = min(sequence.known, keep)
+        self.trial.truncate(sequence, keep)

@@ -1,0 +1,74 @@
+"""A sequence as the contract knows it: token ids, and for each position a value that stands for the whole prefix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvlab.strategy import Arrival
+
+
+@dataclass(eq=False)
+class Sequence:
+    """`known` of its tokens are decided; the ids beyond are those that it will get."""
+
+    seq: int
+    ids: list[int]
+    known: int
+    prompt: int
+    limit: int
+    expected: int
+    space: int = 0
+    origin: int | None = None  # in lives of lengths only: the sequence that it descends from
+    value: NDArray[np.int64] = field(init=False)
+    done: int = 0  # stored by launches that are over
+    issued: int = 0  # stored, or in a launch in flight
+    told: int = 0  # what the strategy has heard through wrote since it was admitted
+    room: int = 0  # tokens that it may hold before it must ask
+    said: int | None = 0  # the room that the strategy said last; None: it may have changed since
+    doomed: bool = False  # to be released as soon as no launch touches it
+    waiting: Arrival | None = None
+
+    def __post_init__(self) -> None:
+        self.value = np.zeros(len(self.ids), np.int64)
+        self.rechain(0)
+
+    @property
+    def in_flight(self) -> bool:
+        return self.issued > self.done
+
+    def rechain(self, start: int) -> None:
+        """Ids from `start` on are others now."""
+        link = int(self.value[start - 1]) if start else hash((self.space, self.origin is None, self.origin or 0))
+        for position in range(start, len(self.ids)):
+            link = hash((link, self.ids[position]))
+            self.value[position] = link
+
+    def arrival(self) -> Arrival:
+        """One object for as long as it waits."""
+        if self.waiting is None:
+            ids = None if self.origin is not None else read_only(self.ids[: self.known])
+            prompt = min(self.prompt, self.known)
+            self.waiting = Arrival(self.seq, self.known, prompt, self.limit, self.expected, ids, self.space)
+        return self.waiting
+
+    def started(self, hit: int, room: int) -> None:
+        """Admitted. A strategy that kept the arrival's ids, which it must not, finds them worthless."""
+        if self.waiting is not None and self.waiting.ids is not None:
+            self.waiting.ids.flags.writeable = True
+            self.waiting.ids[:] = -1
+        self.waiting = None
+        self.done = self.issued = hit
+        self.told, self.room, self.said = 0, room, room
+
+    def stopped(self) -> None:
+        """Preempted: it waits again, with all the tokens that it has got."""
+        self.done = self.issued = self.told = self.room = 0
+
+
+def read_only(ids: list[int]) -> NDArray[np.int32]:
+    id_N = np.array(ids, np.int32)
+    id_N.flags.writeable = False
+    return id_N

@@ -1,0 +1,245 @@
+"""One strategy on trial: everything an engine does with it, each call judged as it returns.
+
+Speaks to the strategy exactly as DESIGN and docs/strategy.md promise, one launch at a time or with one in
+flight. Every call can be written down, so that a failure becomes a program that repeats it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kvlab.strategy import Arrival, Copy, Grant, Move, Strategy
+from kvlab.testing import answers, checks, honesty, script
+from kvlab.testing.gather import gather_from
+from kvlab.testing.rule import RuleError
+from kvlab.testing.sequence import Sequence
+from kvlab.testing.shadow import Shadow
+from kvlab.testing.snapshot import Snapshot
+
+
+class Write(NamedTuple):
+    """What one launch does for a sequence: it stores the tokens [start, stop) and reads [0, stop)."""
+
+    sequence: Sequence
+    start: int
+    stop: int
+
+
+class Trial:
+    """`share`: of the calls that are compared before and after, and of the costly checks."""
+
+    def __init__(self, strategy: Strategy, rng: random.Random, share: float = 1.0) -> None:
+        self.strategy, self.rng, self.share = strategy, rng, share
+        self.shadow = Shadow(strategy)
+        self.running: dict[int, Sequence] = {}
+        self.flight: list[Write] = []
+        self.flight_slot_T = np.zeros(0, np.int64)  # of all their tokens [0, stop), as the tables said at the launch
+        self.undone: list[Move] = []  # drained, not applied yet
+        self.seen: Counter[str] = Counter()  # what was exercised
+        self.told_ids: list[
+            tuple[list[int], int]
+        ] = []  # of prefixes that the strategy may have published, with their space
+        self.log: list[str] | None = None  # lines of a program that repeats the calls
+        self.scratch = np.zeros(strategy.memory.max_len, np.int32)
+        self.tells = type(strategy).wrote is not Strategy.wrote
+        self.capacity = answers.capacity_at_start(strategy)
+
+    # --- what a scheduler asks
+
+    def lookup(self, arrival: Arrival) -> int:
+        before = self._before()
+        hit = self.strategy.lookup(arrival)
+        self._unchanged(before, "lookup", (arrival,))
+        return hit
+
+    def admit(self, sequence: Sequence, new: int, leave: int = 0) -> bool:
+        """Whether it runs now."""
+        arrival = sequence.arrival()
+        looked = self.lookup(arrival)
+        grant: Grant | None = self._ask("admit", (arrival, new, leave))
+        if grant is None:
+            return False
+        answers.admitted(self.strategy, arrival, grant, looked, new, leave)
+        sequence.started(*grant)
+        self.running[sequence.seq] = sequence
+        self.seen["admitted"] += 1
+        self.seen["hits"] += grant.hit > 0
+        self.seen["hit tokens"] += grant.hit
+        return True
+
+    def extend(self, sequence: Sequence, upto: int) -> bool:
+        """Whether it may hold `upto` tokens now."""
+        self.tell(sequence)
+        room: int | None = self._ask("extend", (sequence.seq, sequence.issued, upto))
+        if room is None:
+            return False
+        if room < upto:
+            text = f"sequence {sequence.seq} asked for {upto} tokens and was given a room of {room}"
+            raise RuleError("room", text, f"strategy.extend({sequence.seq}, {sequence.issued}, {upto}) >= {upto}")
+        sequence.room = sequence.said = room
+        self.seen["extended"] += 1
+        return True
+
+    def fork(self, parent: Sequence, child: Sequence) -> bool:
+        """Whether `child`, which begins with the parent's first child.known tokens, runs beside it."""
+        self.tell(parent)
+        arrival = child.arrival()
+        grant: Grant | None = self._ask("fork", (parent.seq, arrival))
+        if grant is None:
+            return False
+        answers.forked(parent.seq, arrival, grant)
+        child.started(grant.hit, grant.room)
+        child.room, parent.room = child.done, parent.issued  # both ask before their next token
+        child.said = grant.room
+        self.running[child.seq] = child
+        self.seen["forked"] += 1
+        return True
+
+    def truncate(self, sequence: Sequence, length: int) -> None:
+        """Its tokens from `length` on never were."""
+        self._do("truncate", (sequence.seq, length))
+        sequence.done = sequence.issued = sequence.room = length
+        sequence.said = None
+        self.seen["truncated"] += 1
+
+    def tell(self, sequence: Sequence) -> None:
+        """What is stored, for caches. The array is the engine's own, and holds something else right after."""
+        if not self.tells:
+            return
+        ids = None
+        if sequence.origin is None:
+            self.scratch[: sequence.done] = sequence.ids[: sequence.done]
+            ids = self.scratch[: sequence.done]
+            ids.flags.writeable = False
+            self._remember(sequence)
+        self._do("wrote", (sequence.seq, sequence.done, ids))
+        self.scratch[: sequence.done] = -1
+        sequence.told = sequence.done
+
+    def release(self, sequence: Sequence, why: str) -> None:
+        self.tell(sequence)
+        self._do("release", (sequence.seq,))
+        del self.running[sequence.seq]
+        self.seen[why] += 1
+
+    def clear(self) -> None:
+        self._note("clear", ())
+        honesty.clearing_drops_the_cache(self.strategy)
+        self.seen["cleared"] += 1
+
+    # --- what the store and a launch do
+
+    def drain(self) -> bool:
+        """Take the moves over; whether there were any."""
+        moves = self.strategy.drain()
+        self.undone += moves
+        return bool(moves)
+
+    def apply(self) -> None:
+        """Carry out what was drained."""
+        moves, self.undone = self.undone, []
+        for move in moves:
+            self.seen[type(move).__name__.lower()] += 1
+        if moves:
+            self._note("apply", ())
+        self.shadow.apply(moves)
+
+    def harmless(self) -> bool:
+        """Whether what was drained may be carried out beside a running launch."""
+        return not any(isinstance(move, Copy) for move in self.undone)
+
+    def issue(self, plan: list[tuple[Sequence, int]]) -> None:
+        """Launch: each sequence writes its tokens up to `stop` and reads all of them. Tables are read now."""
+        for sequence, stop in plan:
+            checks.table_covers(self.strategy, sequence)
+            self.flight.append(Write(sequence, sequence.issued, stop))
+            sequence.issued = stop
+            sequence.known = max(sequence.known, stop)
+        seqs, stops = [sequence.seq for sequence, _ in plan], [stop for _, stop in plan]
+        self.flight_slot_T = gather_from(self.strategy.table, seqs, [0] * len(seqs), stops, self.strategy.block_size)
+
+    def complete(self) -> list[Write]:
+        """The launch in flight is over."""
+        flight, self.flight = self.flight, []
+        if not flight:
+            return flight
+        stop_B = np.array([write.stop for write in flight])
+        position_T = np.arange(stop_B.sum()) - np.repeat(np.cumsum(stop_B) - stop_B, stop_B)
+        new_T = position_T >= np.repeat([write.start for write in flight], stop_B)
+        value_T = np.concatenate([write.sequence.value[: write.stop] for write in flight])
+        self.shadow.write(self.flight_slot_T[new_T], value_T[new_T])
+        for write in flight:
+            self._note("launch", write)
+            write.sequence.done = write.stop
+        self.seen["written tokens"] += int(new_T.sum())
+        checks.all_hold(self.shadow, [write.sequence for write in flight], self.flight_slot_T)
+        return flight
+
+    def settle(self) -> None:
+        """Drain and apply, with no launch in flight, and look at everything."""
+        self.drain()
+        self.apply()
+        checks.everything(self)
+
+    def probe(self, guest: Sequence) -> None:
+        """On copies: admit the guest, and find in place what it hits."""
+        strategy = Snapshot(self.strategy).copy()
+        shadow = self.shadow.copy(strategy)
+        shadow.apply(self.undone)
+        looked = strategy.lookup(guest.arrival())
+        grant = strategy.admit(guest.arrival(), 1)
+        shadow.apply(strategy.drain())
+        if grant is None or not looked:
+            return
+        answers.admitted(strategy, guest.arrival(), grant, looked, 1, 0)
+        slot_N = gather_from(strategy.table, [guest.seq], [0], [grant.hit], strategy.block_size)
+        try:
+            checks.holds(shadow, guest, slot_N, guest.value[: grant.hit])
+        except RuleError:
+            self._note("admit", (guest.arrival(), 1, 0))
+            self._note("apply", ())
+            raise
+
+    # --- inside
+
+    def _ask(self, name: str, args: tuple[Any, ...]) -> Any:
+        """A call that may be refused; a refusal changes nothing."""
+        before = self._before()
+        answer = self._do(name, args)
+        if answer is None:
+            self.seen[f"{name} refused"] += 1
+            self._unchanged(before, name, args, " is refused")
+        return answer
+
+    def _do(self, name: str, args: tuple[Any, ...]) -> Any:
+        self._note(name, args)
+        return getattr(self.strategy, name)(*args)
+
+    def _before(self) -> Snapshot | None:
+        return Snapshot(self.strategy) if self.share >= 1 or self.rng.random() < self.share else None
+
+    def _unchanged(self, before: Snapshot | None, name: str, args: tuple[Any, ...], how: str = "") -> None:
+        if before is None:
+            return
+        self.seen["purity checked"] += 1
+        if changed := before.difference(self.strategy):
+            rule = "lookup is pure" if name == "lookup" else "refusal"
+            raise RuleError(rule, f"{name} of sequence {_seq(name, args)}{how}, but strategy{changed}")
+
+    def _remember(self, sequence: Sequence) -> None:
+        if len(self.told_ids) > 40:
+            self.told_ids[self.rng.randrange(40)] = self.told_ids.pop()
+        self.told_ids.append((sequence.ids[: sequence.done], sequence.space))
+
+    def _note(self, name: str, args: tuple[Any, ...]) -> None:
+        if self.log is not None:
+            self.log.append(script.call(name, args))
+
+
+def _seq(name: str, args: tuple[Any, ...]) -> int:
+    first = args[-1] if name == "fork" else args[0]
+    return first.seq if isinstance(first, Arrival) else int(first)
