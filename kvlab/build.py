@@ -8,6 +8,9 @@ from typing import Any
 from kvlab.errors import UsageError
 from kvlab.strategy import Memory, Strategy
 
+NOT_ARGUMENTS = ("_target_", "name", "page_layout")
+PAGE_LAYOUTS = ("per_layer", "sliced")  # page_layout of a virtual strategy: what the pages of one reservation hold
+
 
 def class_at(path: str, key: str = "_target_") -> type[Any]:
     """The class `package.module.Class`. Raises UsageError if there is none; `key` is where the path was given."""
@@ -28,7 +31,7 @@ def build(node: dict[str, Any], *first: Any) -> Any:
     An argument that names a class itself (`eviction`) is built first.
     """
     inner = {key: build(value) for key, value in node.items() if isinstance(value, dict) and "_target_" in value}
-    arguments = {key: inner.get(key, value) for key, value in node.items() if key not in ("_target_", "name")}
+    arguments = {key: inner.get(key, value) for key, value in node.items() if key not in NOT_ARGUMENTS}
     try:
         return class_at(str(node["_target_"]))(*first, **arguments)
     except (TypeError, ValueError) as error:
@@ -38,6 +41,10 @@ def build(node: dict[str, Any], *first: Any) -> Any:
 def build_strategy(config: dict[str, Any], token_bytes: int, layers: int, pool_bytes: int) -> Strategy:
     """The strategy of a run over a pool of so many bytes."""
     max_len, engine = int(config["max_len"]), config["engine"]
+    layout = config["strategy"].get("page_layout", "per_layer")
+    if layout not in PAGE_LAYOUTS:
+        raise UsageError(f"strategy.page_layout={layout}: allowed is {', '.join(PAGE_LAYOUTS)}")
+    sliced = layout == "sliced"
     memory = Memory(
         bytes=pool_bytes,
         token_bytes=token_bytes,
@@ -45,7 +52,8 @@ def build_strategy(config: dict[str, Any], token_bytes: int, layers: int, pool_b
         max_seqs=int(engine["max_seqs"]),
         chunk=int(engine["chunk"] or max_len),
         windows=(None,) * layers,
-        page_group_bytes=int(config.get("page_group_bytes") or 0) * 2 * layers,
+        page_group_bytes=int(config.get("page_group_bytes") or 0) * (2 if sliced else 2 * layers),
+        sliced=sliced,
     )
     strategy: Strategy = build(config["strategy"], memory)
     return strategy

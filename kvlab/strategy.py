@@ -41,6 +41,7 @@ class Memory:
     chunk: int  # tokens of one sequence that one launch writes, at most
     windows: tuple[int | None, ...] = (None,)  # per layer: last tokens a query reads, itself included; None: all
     page_group_bytes: int = 0  # one page group in all reservations together
+    sliced: bool = False  # a reservation holds all layers, so that a page group is two pages
 
     def page_groups(self, tokens: int) -> int:
         """Page groups that `tokens` tokens touch. Tokens per page group need not be whole."""

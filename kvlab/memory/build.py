@@ -17,6 +17,6 @@ def build_store(strategy: Strategy, layers: int, kv_heads: int, head_dim: int, d
     assert token_bytes == memory.token_bytes, f"a token has {token_bytes} bytes, not {memory.token_bytes}"
     if not strategy.virtual:
         return DenseStore(layers, slots, kv_heads, head_dim, dtype)
-    page_bytes = memory.page_group_bytes // (2 * layers)
+    page_bytes = memory.page_group_bytes // (2 if memory.sliced else 2 * layers)
     page_groups = memory.bytes // memory.page_group_bytes
-    return VirtualStore(layers, slots, kv_heads, head_dim, dtype, page_bytes, page_groups)
+    return VirtualStore(layers, slots, kv_heads, head_dim, dtype, page_bytes, page_groups, memory.sliced)

@@ -70,15 +70,10 @@ class PhysicalPool:
         _check_size("physical pool", nbytes)
         available = _available_bytes()
         if nbytes > available:  # beyond this the kernel kills processes instead of refusing
-            raise UsageError(f"{nbytes} bytes of physical memory: allowed is at most {available}, what is free")
+            raise UsageError(f"pool of {nbytes} bytes: allowed is at most what is free, {available}; lower pool_bytes")
         self.nbytes = nbytes
-        try:
-            self.fd = os.memfd_create("kvlab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            self._close = weakref.finalize(self, os.close, self.fd)
-            os.ftruncate(self.fd, nbytes)
-            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
-        except OSError as error:
-            raise VmmError("memfd", str(error)) from error
+        self.fd = _memory_file(nbytes)
+        self._close = weakref.finalize(self, os.close, self.fd)
         self._process = os.getpid()
 
     def committed_bytes(self) -> int:
@@ -148,15 +143,32 @@ class Reservation:
         return torch.frombuffer(self._buffer, dtype=dtype, count=math.prod(shape)).view(shape)
 
     def close(self) -> None:
-        """Take away whatever is mapped; a second time does nothing."""
-        if self._buffer is not None:
+        """Take away whatever is mapped; a second time does nothing. VmmError: it goes with the last tensor."""
+        if self._buffer is None:
+            return
+        try:
             self.unmap(0, self.nbytes)
+        finally:
             self._buffer = None
 
     def _check(self, offset: int, nbytes: int) -> None:
         if self._buffer is None:
             raise ValueError("the reservation is closed")
         _check_range("reservation", offset, nbytes, self.nbytes)
+
+
+def _memory_file(nbytes: int) -> int:
+    """A file descriptor of that much memory, of which nothing is backed."""
+    fd = -1
+    try:
+        fd = os.memfd_create("kvlab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, nbytes)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+    except OSError as error:
+        if fd >= 0:
+            os.close(fd)
+        raise VmmError("memfd", str(error)) from error
+    return fd
 
 
 def _mmap(address: int | None, nbytes: int, protection: int, flags: int, fd: int, offset: int) -> int:

@@ -1,9 +1,12 @@
 """Which page group lies where: what a virtual store has mapped, checked on every move.
 
-A strategy that maps twice, unmaps what is not mapped or drops what still is has a bug: AssertionError.
+One physical page group may lie under several virtual ones and has memory once. A strategy that maps over what
+is mapped, unmaps what is not mapped or drops what still is has a bug: AssertionError.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 
 class Ledger:
@@ -12,18 +15,20 @@ class Ledger:
     def __init__(self, virtual_groups: int, physical_groups: int) -> None:
         self.virtual_groups, self.physical_groups = virtual_groups, physical_groups
         self.physical: dict[int, int] = {}  # virtual page group -> what lies under it
-        self.virtual: dict[int, int] = {}  # the other way round
+        self.places: Counter[int] = Counter()  # physical page group -> virtual ones that it lies under
         self.backed: set[int] = set()  # physical page groups once mapped and not dropped since
-        self.maps = self.unmaps = self.drops = 0
+        self.maps = self.unmaps = 0
+        self.created = self.released = 0  # page groups of memory; the difference is what is backed
 
     def check_map(self, virtual: int, physical: int) -> None:
         assert 0 <= virtual < self.virtual_groups, f"virtual page group {virtual} of {self.virtual_groups}"
         assert 0 <= physical < self.physical_groups, f"physical page group {physical} of {self.physical_groups}"
         assert virtual not in self.physical, f"virtual page group {virtual} is mapped already"
-        assert physical not in self.virtual, f"physical page group {physical} is mapped elsewhere"
 
     def map(self, virtual: int, physical: int) -> None:
-        self.physical[virtual], self.virtual[physical] = physical, virtual
+        self.physical[virtual] = physical
+        self.places[physical] += 1
+        self.created += physical not in self.backed
         self.backed.add(physical)
         self.maps += 1
 
@@ -31,16 +36,23 @@ class Ledger:
         assert virtual in self.physical, f"virtual page group {virtual} is not mapped"
 
     def unmap(self, virtual: int) -> None:
-        del self.virtual[self.physical.pop(virtual)]
+        self.places[self.physical.pop(virtual)] -= 1
         self.unmaps += 1
 
     def check_drop(self, physical: int) -> None:
-        assert physical not in self.virtual, f"physical page group {physical} is still mapped"
+        assert not self.places[physical], f"physical page group {physical} is still mapped"
         assert physical in self.backed, f"physical page group {physical} has no memory to drop"
 
     def drop(self, physical: int) -> None:
         self.backed.remove(physical)
-        self.drops += 1
+        self.released += 1
+
+    def close(self) -> None:
+        """Everything is unmapped and dropped at once."""
+        self.released += len(self.backed)
+        self.physical.clear()
+        self.places.clear()
+        self.backed.clear()
 
     def check_mapped(self, first: int, last: int) -> None:
         """Every virtual page group in [first, last] has memory."""

@@ -1,14 +1,18 @@
-"""Memory on demand under addresses reserved for good: each layer's keys and values grow in place.
+"""Memory on demand under addresses reserved for good: keys and values grow in place.
 
-There are 2 * layers reservations over one physical pool. A page group is one page in each of them; the
-pages of one reservation lie side by side in the pool, so that neighbours merge into one mapping:
+There is one reservation for each layer's keys and one for its values; or, sliced, one for the keys and one for
+the values of all layers, side by side in a slot. A page group is one page in each reservation, all from one
+physical pool, in which the pages of a reservation lie together, so that neighbours merge into one mapping:
 
     pool:  [ reservation 0: page 0, 1 ... page_groups - 1 ][ reservation 1: page 0, 1 ... ] ...
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
+
 import torch
+from torch import Tensor
 
 from kvlab.errors import UsageError
 from kvlab.memory.host_vmm import PAGE_BYTES, PhysicalPool, Reservation, VmmError, round_up
@@ -29,19 +33,25 @@ class VirtualStore(Store):
         dtype: torch.dtype,
         page_bytes: int,
         page_groups: int,
+        sliced: bool = False,
     ) -> None:
         if page_bytes <= 0 or page_bytes % PAGE_BYTES:
             raise UsageError(f"page_group_bytes={page_bytes}: allowed are multiples of {PAGE_BYTES}")
         if page_groups < 1:
             raise UsageError(f"a pool of {page_groups} page groups: allowed is 1 or more")
+        together = layers if sliced else 1  # layers in one reservation
+        places = 2 * layers // together
         self._page_bytes, self._page_groups = page_bytes, page_groups
-        self._slot_bytes = kv_heads * head_dim * dtype.itemsize
+        self._slot_bytes = together * kv_heads * head_dim * dtype.itemsize
         nbytes = round_up(slots * self._slot_bytes, page_bytes)
-        self._pool = PhysicalPool(2 * layers * page_groups * page_bytes)
-        self._reservations = [Reservation(nbytes) for _ in range(2 * layers)]
+        with ExitStack() as opened:
+            self._pool = opened.enter_context(closing(PhysicalPool(places * page_groups * page_bytes)))
+            self._reservations = [opened.enter_context(closing(Reservation(nbytes))) for _ in range(places)]
+            self._opened = opened.pop_all()
         self.ledger = Ledger(nbytes // page_bytes, page_groups)
-        tensors = [place.tensor(dtype, (slots, kv_heads, head_dim)) for place in self._reservations]
-        self._layers = list(zip(tensors[:layers], tensors[layers:], strict=True))
+        tensors_SLHD = [place.tensor(dtype, (slots, together, kv_heads, head_dim)) for place in self._reservations]
+        layers_SHD: list[Tensor] = [kv_SHD for kv_SLHD in tensors_SLHD for kv_SHD in kv_SLHD.unbind(1)]
+        self._layers = list(zip(layers_SHD[:layers], layers_SHD[layers:], strict=True))
 
     def committed_bytes(self) -> int:
         return self._pool.committed_bytes()
@@ -50,22 +60,19 @@ class VirtualStore(Store):
         return len(self.ledger.backed) * len(self._reservations) * self._page_bytes
 
     def close(self) -> None:
-        for reservation in self._reservations:
-            reservation.close()
         self._layers, self._reservations = [], []
-        self._pool.close()
+        self.ledger.close()
+        self._opened.close()
 
     def _apply(self, move: Move) -> None:
         match move:
             case Map(virtual, physical):
                 self._map(virtual, physical)
             case Unmap(virtual):
-                self.ledger.check_unmap(virtual)
-                self._unmap(virtual, len(self._reservations))
-                self.ledger.unmap(virtual)
+                self._unmap(virtual)
             case Drop(physical):
                 self.ledger.check_drop(physical)
-                self._drop(physical, len(self._reservations))
+                self._drop_pages(physical, len(self._reservations))
                 self.ledger.drop(physical)
             case Copy(source, target, tokens):
                 for first in (source, target):
@@ -74,25 +81,35 @@ class VirtualStore(Store):
 
     def _map(self, virtual: int, physical: int) -> None:
         self.ledger.check_map(virtual, physical)
-        for index, reservation in enumerate(self._reservations):
+        for index in range(len(self._reservations)):
             try:
-                reservation.map(virtual * self._page_bytes, self._pool, self._place(index, physical), self._page_bytes)
-            except VmmError:
-                self._undo(virtual, physical, index + 1)
+                self._map_page(index, virtual, physical)
+            except VmmError:  # the last page may have lost its addresses: undone like the others
+                self._unmap_pages(virtual, index + 1)
+                if physical not in self.ledger.backed:
+                    self._drop_pages(physical, index + 1)
                 raise
         self.ledger.map(virtual, physical)
 
-    def _undo(self, virtual: int, physical: int, count: int) -> None:
-        """Of a map that got as far as `count` reservations, the last of which may have lost its addresses."""
-        self._unmap(virtual, count)
-        if physical not in self.ledger.backed:
-            self._drop(physical, count)
+    def _unmap(self, virtual: int) -> None:
+        self.ledger.check_unmap(virtual)
+        try:
+            self._unmap_pages(virtual, len(self._reservations))
+        except VmmError:
+            for index in range(len(self._reservations)):
+                self._map_page(index, virtual, self.ledger.physical[virtual])
+            raise
+        self.ledger.unmap(virtual)
 
-    def _unmap(self, virtual: int, count: int) -> None:
+    def _map_page(self, index: int, virtual: int, physical: int) -> None:
+        page = self._page_bytes
+        self._reservations[index].map(virtual * page, self._pool, self._place(index, physical), page)
+
+    def _unmap_pages(self, virtual: int, count: int) -> None:
         for reservation in self._reservations[:count]:
             reservation.unmap(virtual * self._page_bytes, self._page_bytes)
 
-    def _drop(self, physical: int, count: int) -> None:
+    def _drop_pages(self, physical: int, count: int) -> None:
         for index in range(count):
             self._pool.drop(self._place(index, physical), self._page_bytes)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,8 @@ import torch
 from kvlab.errors import UsageError
 from kvlab.memory.build import build_store
 from kvlab.memory.dense import DenseStore
-from kvlab.memory.host_vmm import PAGE_BYTES, Reservation, VmmError
+from kvlab.memory.faults import fail
+from kvlab.memory.host_vmm import PAGE_BYTES, VmmError
 from kvlab.memory.virtual import VirtualStore
 from kvlab.moves import Copy, Drop, Map, Unmap
 from kvlab.strategies.paged import Paged
@@ -139,12 +142,12 @@ def test_moves_take_effect_one_by_one(virtual):
     ("moves", "message"),
     [
         ([Map(0, 0), Map(0, 1)], "virtual page group 0 is mapped already"),
-        ([Map(0, 0), Map(1, 0)], "physical page group 0 is mapped elsewhere"),
         ([Map(6, 0)], "virtual page group 6 of 6"),
         ([Map(0, 4)], "physical page group 4 of 4"),
         ([Unmap(0)], "virtual page group 0 is not mapped"),
         ([Map(0, 0), Unmap(0), Unmap(0)], "virtual page group 0 is not mapped"),
         ([Map(0, 0), Drop(0)], "physical page group 0 is still mapped"),
+        ([Map(0, 0), Map(1, 0), Unmap(0), Drop(0)], "physical page group 0 is still mapped"),
         ([Drop(0)], "physical page group 0 has no memory"),
         ([Map(0, 0), Copy(0, SLOTS_PER_PAGE, 1)], r"virtual page groups \[1\] are not mapped"),
         ([Map(0, 0), Map(2, 1), Copy(SLOTS_PER_PAGE - 1, 2 * SLOTS_PER_PAGE, 2)], r"groups \[1\] are not mapped"),
@@ -158,14 +161,76 @@ def test_what_a_strategy_must_never_ask(virtual, moves, message):
 def test_the_ledger_counts(virtual):
     virtual.apply([Map(0, 0), Map(1, 1), Unmap(0), Map(2, 0), Unmap(1), Drop(1)])
     ledger = virtual.ledger
-    assert (ledger.maps, ledger.unmaps, ledger.drops) == (3, 2, 1)
+    assert (ledger.maps, ledger.unmaps) == (3, 2)
+    assert (ledger.created, ledger.released) == (2, 1)
     assert ledger.physical == {2: 0}
     assert ledger.backed == {0}
+    virtual.close()
+    assert (ledger.created, ledger.released, ledger.backed) == (2, 2, set())
+
+
+def test_one_page_group_lies_under_several_rows(virtual):
+    """What is written under one shows under the other; the memory counts once and stays until the last is gone."""
+    virtual.apply([Map(0, 2), Map(3, 2), Map(4, 1)])
+    n, ledger = SLOTS_PER_PAGE, virtual.ledger
+    assert virtual.committed_bytes() == virtual.accounted_bytes() == 2 * GROUP_BYTES
+    fill(virtual, 0, n, 5)
+    assert holds(virtual, 3 * n, 4 * n, 5)
+    virtual.apply([Copy(3 * n, 4 * n, n), Unmap(0)])
+    assert holds(virtual, 3 * n, 5 * n, 5)
+    assert not any(place.readable(0) for place in virtual._reservations)
+    assert (ledger.created, ledger.released) == (2, 0)
+    virtual.apply([Unmap(3), Drop(2)])
+    assert virtual.committed_bytes() == virtual.accounted_bytes() == GROUP_BYTES
+
+
+@pytest.mark.parametrize("fails_at", range(2 * LAYERS))
+def test_an_unmap_that_fails_half_way_leaves_everything_mapped(virtual, fails_at):
+    virtual.apply([Map(0, 3), Map(1, 3), Map(2, 1)])
+    fill(virtual, 0, SLOTS_PER_PAGE, 6)
+    with fail("unmap", fails_at + 1), pytest.raises(VmmError, match="unmap"):
+        virtual.apply([Unmap(0)])
+    assert holds(virtual, 0, 2 * SLOTS_PER_PAGE, 6)
+    assert virtual.committed_bytes() == virtual.accounted_bytes() == 2 * GROUP_BYTES
+    virtual.apply([Unmap(0), Map(0, 0)])
+    assert holds(virtual, SLOTS_PER_PAGE, 2 * SLOTS_PER_PAGE, 6)
+
+
+@pytest.mark.parametrize("fails_at", range(2 * LAYERS))
+def test_an_alias_that_fails_half_way_leaves_the_first_alone(virtual, fails_at):
+    virtual.apply([Map(0, 3)])
+    fill(virtual, 0, SLOTS_PER_PAGE, 6)
+    with fail("map", fails_at + 1), pytest.raises(VmmError, match="map"):
+        virtual.apply([Map(1, 3)])
+    assert holds(virtual, 0, SLOTS_PER_PAGE, 6)
+    assert virtual.committed_bytes() == virtual.accounted_bytes() == GROUP_BYTES
+    assert not any(place.readable(PAGE_BYTES) for place in virtual._reservations)
+
+
+def test_sliced_pages_hold_a_part_of_every_layer():
+    """Two pages a group, and a layer's slots lie a whole slot of all layers apart."""
+    store = VirtualStore(LAYERS, 40, HEADS, DIM, torch.float32, PAGE_BYTES, 4, sliced=True)
+    slots = PAGE_BYTES // (LAYERS * HEADS * DIM * 4)
+    store.apply([Map(0, 3), Map(1, 0)])
+    assert store.committed_bytes() == store.accounted_bytes() == 2 * 2 * PAGE_BYTES
+    for layer in range(LAYERS):
+        for kv_SHD in store.layer(layer):
+            assert kv_SHD.shape == (40, HEADS, DIM)
+            assert kv_SHD.stride() == (LAYERS * HEADS * DIM, DIM, 1)
+    fill(store, 0, 2 * slots, 3)
+    assert holds(store, 0, 2 * slots, 3)
+    fill(store, 0, 5, 9)
+    store.apply([Copy(0, slots, 5)])
+    assert holds(store, slots, slots + 5, 9)
+    with pytest.raises(AssertionError, match="not mapped"):
+        store.apply([Copy(0, 2 * slots + 1, 1)])  # it ends in page group 2
+    store.close()
+    assert store.committed_bytes() == 0
 
 
 @pytest.mark.parametrize("fails_at", range(2 * LAYERS))
 @pytest.mark.parametrize("backed", [False, True])
-def test_a_map_that_fails_half_way_leaves_nothing_behind(virtual, monkeypatch, fails_at, backed):
+def test_a_map_that_fails_half_way_leaves_nothing_behind(virtual, fails_at, backed):
     """What it had mapped is unmapped, what it had backed is dropped, and the same map works afterwards."""
     virtual.apply([Map(1, 1), *([Map(0, 3)] if backed else [])])
     fill(virtual, SLOTS_PER_PAGE, 2 * SLOTS_PER_PAGE, 1)
@@ -173,19 +238,9 @@ def test_a_map_that_fails_half_way_leaves_nothing_behind(virtual, monkeypatch, f
         fill(virtual, 0, SLOTS_PER_PAGE, 2)
         virtual.apply([Unmap(0)])
     before = virtual.committed_bytes()
-    calls, real = [], Reservation.map
-
-    def refuse(self, *arguments):
-        calls.append(arguments)
-        if len(calls) == fails_at + 1:
-            raise VmmError("mmap", "Cannot allocate memory")
-        real(self, *arguments)
-
-    monkeypatch.setattr(Reservation, "map", refuse)
-    with pytest.raises(VmmError, match="Cannot allocate"):
+    with fail("map", fails_at + 1) as calls, pytest.raises(VmmError, match="map: refused"):
         virtual.apply([Map(0, 3), Map(2, 2)])
-    monkeypatch.undo()
-    assert len(calls) == fails_at + 1
+    assert calls.made == fails_at + 1
     assert virtual.committed_bytes() == virtual.accounted_bytes() == before
     assert not any(place.readable(0) for place in virtual._reservations)
     virtual.apply([Map(0, 3)])
@@ -249,16 +304,20 @@ def test_build_store_follows_the_strategy():
         build_store(strategy, LAYERS, HEADS, 2 * DIM, torch.float32)
 
 
-def test_a_vattention_store_backs_what_the_strategy_says():
+@pytest.mark.parametrize("sliced", [False, True])
+def test_a_vattention_store_backs_what_the_strategy_says(sliced):
     token_bytes = 2 * LAYERS * HEADS * DIM * 4
-    strategy = VAttention(memory(token_bytes, GROUP_BYTES))
+    group_bytes = 2 * PAGE_BYTES if sliced else GROUP_BYTES
+    strategy = VAttention(replace(memory(token_bytes, group_bytes), sliced=sliced))
     store = build_store(strategy, LAYERS, HEADS, DIM, torch.float32)
     rng = np.random.default_rng(0)
     for seq in range(40):
         assert strategy.admit(Arrival(seq, 33, 33, 200, 200), 33)
         strategy.extend(seq, 33, int(rng.integers(34, 120)))
+        strategy.fork(seq, Arrival(100 + seq, 33, 33, 200, 200))
         store.apply(strategy.drain())
         assert store.committed_bytes() == store.accounted_bytes() == strategy.usage().backed
-        if seq >= 2:
-            strategy.release(seq - 2)
+        strategy.release(seq)
+        if seq and 99 + seq in strategy.table.row:
+            strategy.release(99 + seq)
     store.close()

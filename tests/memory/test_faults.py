@@ -1,0 +1,192 @@
+"""Whichever call on memory fails, and whenever: nothing half done stays, and the run says what happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+
+from kvlab.harness.job import run_job
+from kvlab.memory.dense import DenseStore
+from kvlab.memory.faults import fail
+from kvlab.memory.host_vmm import PAGE_BYTES, PhysicalPool, Reservation, VmmError
+from kvlab.memory.virtual import VirtualStore
+from kvlab.run import execute
+from kvlab.strategies.vattention import VAttention
+from kvlab.strategy import Arrival, Grant
+
+TINY = {
+    "name": "tiny", "path": None, "seed": 0, "layers": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "hidden": 32,
+    "ffn": 64, "vocab": 97, "rope_theta": 10000.0, "rms_eps": 1e-5, "tied": False, "max_position": 8192,
+}  # fmt: skip
+
+
+class Forking(VAttention):
+    """Each request is born as the child of a fork, so that runs alias page groups, copy and give aliases back."""
+
+    def admit(self, arrival: Arrival, new: int, leave: int = 0) -> Grant | None:
+        parent = Arrival(-1 - arrival.seq, arrival.length, arrival.length, arrival.limit, arrival.expected)
+        if len(self.table.spare) < 2 or super().admit(parent, arrival.length, leave) is None:
+            return None
+        grant = self.fork(parent.seq, arrival)
+        self.release(parent.seq)
+        return grant and Grant(0, grant.room)
+
+
+STRATEGIES = {
+    "dense": {"_target_": "kvlab.strategies.paged.Paged", "block_size": 16},
+    "virtual": {"_target_": "kvlab.strategies.vattention.VAttention"},
+    "sliced": {"_target_": "kvlab.strategies.vattention.VAttention", "page_layout": "sliced"},
+    "forking": {"_target_": f"{__name__}.Forking"},
+}
+
+
+def config(name: str) -> dict:
+    return {
+        "strategy": {"name": name, **STRATEGIES[name]},
+        "model": TINY,
+        "workload": {"name": "fixed", "num_requests": 4, "prompt_len": 12, "output_len": 10},
+        "admission": {"_target_": "kvlab.engine.axes.PromptPlusOne"},
+        "victim": {"_target_": "kvlab.engine.axes.Newest"},
+        "forecast": {"_target_": "kvlab.engine.axes.Limit"},
+        "engine": {"max_seqs": 8, "chunk": None, "clock": "steps", "temperature": 0.0, "threads": 1},
+        "seed": 0, "max_len": 32, "page_group_bytes": 4096, "pool_bytes": 7 * 4 * 4096, "pool_blocks": None,
+        "block_size": 16, "dtype": "float64", "device": "cpu", "executor": "real", "timing": False,
+    }  # fmt: skip
+
+
+def files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def mapped() -> int:
+    """Mappings of memory files."""
+    return Path("/proc/self/maps").read_text().count("memfd:kvlab")
+
+
+@pytest.fixture
+def reservations(monkeypatch):
+    """Weak references to the addresses of every reservation that is made; they go with the last tensor over them."""
+    made, init = [], Reservation.__init__
+
+    def remembered(reservation, nbytes):
+        init(reservation, nbytes)
+        made.append(weakref.ref(reservation._buffer))
+
+    monkeypatch.setattr(Reservation, "__init__", remembered)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(reservations):
+    """Each test leaves as many files and mappings of them as before, and no reservation."""
+    before = files(), mapped()
+    yield
+    assert (files(), mapped()) == before
+    assert [addresses() for addresses in reservations if addresses() is not None] == []
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture
+def run(folder, monkeypatch):
+    """Run a configuration to its end; its result and its stores, closed."""
+    ledgers = []
+    init = VirtualStore.__init__
+
+    def remembered(store, *arguments):
+        init(store, *arguments)
+        ledgers.append(store.ledger)
+
+    monkeypatch.setattr(VirtualStore, "__init__", remembered)
+
+    def run(name):
+        (folder / "config.json").write_text(json.dumps(config(name)))
+        status = run_job(folder, lambda cfg, directory, say, progress: execute(cfg, directory))
+        return status, json.loads((folder / "result.json").read_text()), ledgers
+
+    return run
+
+
+HAPPENS = [
+    *((kind, name) for kind in ("pool", "reservation", "map", "unmap") for name in STRATEGIES),
+    ("copy", "forking"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), HAPPENS)
+def test_a_run_ends_failed_whichever_call_fails(kind, name, run):
+    with fail(kind, 0) as calls:
+        status, result, _ = run(name)
+    assert (status, result["status"]) == (0, "ok")
+    assert calls.made >= 2
+    for nth in range(1, calls.made + 1):
+        with fail(kind, nth):
+            status, result, ledgers = run(name)
+        assert (status, result["status"]) == (1, "failed")
+        assert result["reason"] == f"VmmError: {kind}: refused, call {nth}"
+        assert mapped() == 0
+        assert all(ledger.created == ledger.released for ledger in ledgers)
+
+
+@pytest.mark.parametrize(("kind", "nth"), [("map", 20), ("unmap", 1), ("unmap", 10), ("copy", 3), ("reservation", 4)])
+def test_a_run_ends_failed_where_nothing_works_any_more(kind, nth, run):
+    """What cannot be undone either goes when the store is closed."""
+    with fail(kind, nth, lasting=True):
+        status, result, ledgers = run("forking")
+    assert (status, result["status"]) == (1, "failed")
+    assert result["reason"].startswith(f"VmmError: {kind}: refused, call ")
+    assert all(ledger.created == ledger.released for ledger in ledgers)
+
+
+STORES = {
+    "dense": (lambda: DenseStore(2, 64, 1, 64, torch.float32), {"pool": 1, "reservation": 1, "map": 1}),
+    "virtual": (
+        lambda: VirtualStore(2, 64, 1, 64, torch.float32, PAGE_BYTES, 4),
+        {"pool": 1, "reservation": 4},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_store_that_cannot_be_made_leaves_nothing(name):
+    make, calls = STORES[name]
+    make().close()
+    before = files()
+    for kind, count in calls.items():
+        for nth in range(1, count + 1):
+            with fail(kind, nth), pytest.raises(VmmError, match=f"{kind}: refused, call {nth}") as caught:
+                make()
+            assert files() == before, "not even while the error is being looked at"
+            assert mapped() == 0
+            assert caught
+
+
+@pytest.mark.parametrize("call", ["os.ftruncate", "fcntl.fcntl"])
+def test_a_memory_file_that_cannot_be_set_up_is_closed(call, monkeypatch):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    before = files()
+    monkeypatch.setattr(call, refuse)
+    with pytest.raises(VmmError, match="memfd: .*No space left on device") as caught:
+        PhysicalPool(PAGE_BYTES)
+    assert files() == before, "not even while the error is being looked at"
+    assert caught
+    monkeypatch.undo()
+
+
+def test_faults_end_with_their_block():
+    with fail("pool", 1), pytest.raises(VmmError):
+        PhysicalPool(PAGE_BYTES)
+    with fail("pool", 2) as calls:
+        PhysicalPool(PAGE_BYTES).close()
+    PhysicalPool(PAGE_BYTES).close()
+    assert calls.made == 1
