@@ -7,6 +7,7 @@ check strategies and scheduler together, without a model.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from math import gcd
 
 import numpy as np
@@ -17,10 +18,13 @@ from kvlab.engine.clock import StepClock
 from kvlab.engine.engine import Engine
 from kvlab.engine.lanes import Lanes, Launch
 from kvlab.engine.scheduler import Scheduler
+from kvlab.eviction import LFU
 from kvlab.record.recorder import Recorder
 from kvlab.request import Request
 from kvlab.strategies.contiguous import Contiguous
 from kvlab.strategies.paged import Paged
+from kvlab.strategies.prefix import Prefix
+from kvlab.strategies.radix import Radix
 from kvlab.strategies.vattention import VAttention
 from kvlab.strategy import Copy, Drop, Map, Memory, Strategy, Unmap
 
@@ -89,15 +93,16 @@ class ShadowExecutor:
     def run(self, moves: list, launch: Launch) -> np.ndarray:
         self.computed += int((launch.stop_B - launch.start_B).sum())
         self.memory.apply(moves)
-        tokens, seen = [], set()
+        tokens, owners = [], Counter()
+        for lane, stop in zip(launch.lane_B.tolist(), launch.stop_B.tolist(), strict=True):
+            owners.update(self.strategy.slots(int(self.lanes.id[lane]), 0, 0, stop).tolist())
         for b, lane in enumerate(launch.lane_B.tolist()):
             seq, start, stop = int(self.lanes.id[lane]), int(launch.start_B[b]), int(launch.stop_B[b])
             assert stop <= self.lanes.room[lane]
             links = chain(self.lanes.ids[lane, :stop])
             slots = self.strategy.slots(seq, 0, 0, stop).tolist()
-            assert not seen & set(slots), "two sequences share a slot"
             assert len(set(slots)) == len(slots)
-            seen |= set(slots)
+            assert all(owners[slot] == 1 for slot in slots[start:]), "two sequences write a slot, or one reads it"
             for position in range(start, stop):
                 self.memory.write(slots[position], links[position])
             assert [self.memory.read(slot) for slot in slots] == links
@@ -138,11 +143,22 @@ STRATEGIES = {
     "paged1": lambda memory: Paged(memory, 1),
     "vattention": lambda memory: VAttention(memory),
 }
+CACHING = {
+    "prefix": lambda memory: Prefix(memory, 4),
+    "prefix_dedupe": lambda memory: Prefix(memory, 4, duplicates="dedupe"),
+    "radix": lambda memory: Radix(memory, 4, partial="copy"),
+    "radix1": lambda memory: Radix(memory, 1, LFU(), evict="block"),
+}
 
 
 @pytest.fixture(params=STRATEGIES)
 def make_strategy(request):
     return STRATEGIES[request.param]
+
+
+@pytest.fixture(params=CACHING)
+def make_caching(request):
+    return CACHING[request.param]
 
 
 @pytest.fixture
@@ -173,6 +189,21 @@ def requests():
             output = int(rng.integers(1, longest - prompt + 1))
             ids = rng.integers(0, VOCAB, prompt).astype(np.int32)
             made.append(Request(index, prompt, output, longest, index * gap_s, ids))
+        return made
+
+    return make
+
+
+@pytest.fixture
+def alike(requests):
+    """The same, but each prompt begins as one of three others does, up to any token."""
+
+    def make(count: int, longest: int, seed: int = 0, gap_s: float = 0.0) -> list[Request]:
+        rng = np.random.default_rng(seed)
+        made, common = requests(count, longest, seed, gap_s), rng.integers(0, VOCAB, (3, longest)).astype(np.int32)
+        for request in made:
+            same = int(rng.integers(0, request.prompt_len + 1))
+            request.prompt[:same] = common[rng.integers(3), :same]
         return made
 
     return make

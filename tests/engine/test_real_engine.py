@@ -29,12 +29,17 @@ STRATEGIES = {
     "paged3": {"_target_": "kvlab.strategies.paged.Paged", "block_size": 3},
     "vattention": {"_target_": "kvlab.strategies.vattention.VAttention"},
 }
+CACHING = {
+    "prefix": {"_target_": "kvlab.strategies.prefix.Prefix", "block_size": 16},
+    "prefix_dedupe": {"_target_": "kvlab.strategies.prefix.Prefix", "block_size": 3, "duplicates": "dedupe"},
+    "radix": {"_target_": "kvlab.strategies.radix.Radix", "block_size": 4, "partial": "copy"},
+}
 
 
 def config(strategy: str, **changes: object) -> dict:
     engine = {"max_seqs": 64, "chunk": None, "clock": "steps", "temperature": 0.0, "threads": None}
     base = {
-        "strategy": {"name": strategy, **STRATEGIES[strategy]},
+        "strategy": {"name": strategy, **{**STRATEGIES, **CACHING}[strategy]},
         "model": TINY,
         "workload": {},
         "admission": {"_target_": "kvlab.engine.axes.PromptPlusOne"},
@@ -57,7 +62,7 @@ def _one_thread():
 
 
 class Poisoning(RealExecutor):
-    """Before each launch, every slot that holds no live token is NaN (where it has memory at all)."""
+    """Before each launch, every slot with no live or published token is NaN (where it has memory at all)."""
 
     def run(self, moves, launch):
         self.store.apply(moves)
@@ -69,6 +74,8 @@ class Poisoning(RealExecutor):
             for row, groups in enumerate(strategy.mapped):
                 backed = min(strategy.memory.tokens(len(groups)), strategy.row_slots)
                 poisoned[row * strategy.row_slots : row * strategy.row_slots + backed] = True
+        for block in getattr(strategy, "published", ()):
+            poisoned[block * strategy.block_size : (block + 1) * strategy.block_size] = False
         for lane in lanes.order.tolist():
             poisoned[strategy.slots(int(lanes.id[lane]), 0, 0, int(lanes.stored[lane]))] = False
         for layer in range(self.model.shape.layers):
@@ -104,6 +111,20 @@ def test_the_same_tokens_under_every_strategy_with_preemption_and_nan_in_unowned
             preemptions += engine.scheduler.tally.preemptions
     assert len(digests) == 1
     assert preemptions > 10
+
+
+def test_the_same_tokens_where_prompts_begin_alike_and_are_shared(alike):
+    """Hits, evictions and preemptions; a token computed from somebody else's prefix would change the digest."""
+    work = alike(24, 128, seed=3)
+    alone = serve(config("contiguous", max_seqs=1), work)
+    digests = {output_digest(alone.scheduler.tally.ended)}
+    for name in CACHING:
+        engine = serve(config(name, chunk=20), work)
+        tally, counts = engine.scheduler.tally, engine.scheduler.strategy.counts
+        digests.add(output_digest(tally.ended))
+        assert tally.preemptions > 0
+        assert min(tally.hit_tokens, counts["evicted"]) > 0
+    assert len(digests) == 1
 
 
 def test_sampling_at_a_temperature_is_the_same_too(requests):

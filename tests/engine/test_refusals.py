@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 
+from kvlab.strategies.contiguous import Contiguous
 from kvlab.strategy import Arrival, Strategy
 
 
@@ -23,7 +24,9 @@ def freeze(value: object) -> object:
         return [(key, freeze(item)) for key, item in value.items()]
     if isinstance(value, list | tuple):
         return [freeze(item) for item in value]
-    if isinstance(value, int | float | str | type(None)):
+    if isinstance(value, set):
+        return sorted(value)
+    if isinstance(value, int | float | str | bytes | type(None)):
         return value
     return freeze(vars(value) if hasattr(value, "__dict__") else {k: getattr(value, k) for k in value.__slots__})
 
@@ -68,8 +71,9 @@ def test_refusals_change_nothing_and_the_books_add_up(make_strategy, memory, see
     assert strategy.usage().held == 0
 
 
-def test_a_fork_copies_into_room_of_its_own(make_strategy, memory):
-    strategy = make_strategy(memory(1000))
+def test_a_fork_copies_into_room_of_its_own(memory):
+    """Where the strategy has no fork of its own."""
+    strategy = Contiguous(memory(1000))
     strategy.admit(Arrival(0, 21, 21, 64, 64), 21)
     strategy.drain()
     grant = strategy.fork(0, Arrival(1, 19, 19, 64, 64))

@@ -213,3 +213,17 @@ def test_unknown_and_repeated_sequences_are_errors(make_strategy, memory):
     with pytest.raises(KeyError):
         strategy.release(1)
     assert strategy.usage().held == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_prompts_that_begin_alike_are_shared_and_outputs_stay_the_same(make_caching, memory, alike, serve, seed, chunk):
+    """Pools that preempt and evict. A hit on what was not computed yet would show in the outputs (nano-vllm #208)."""
+    work = alike(30, 64, seed, gap_s=0.5)
+    alone = serve(Paged(memory(1000, max_seqs=1), 4), work)
+    strategy = make_caching(memory(110, chunk=chunk))
+    engine = serve(strategy, work)
+    assert output_digest(engine.scheduler.tally.ended) == output_digest(alone.scheduler.tally.ended)
+    assert engine.scheduler.tally.hit_tokens > 30
+    assert strategy.counts["evicted"] > 0
+    assert any(row.cached for row in engine.recorder.rows)
