@@ -51,4 +51,5 @@ def _outcome(result: dict[str, Any]) -> str:
     if result["status"] != "ok":
         return f"{result['status']}: {result.get('reason')}"
     speed = result.get("tokens_per_s")
-    return "ok" if speed is None else f"ok, {speed:,.1f} tokens/s"
+    doubt = "" if result.get("timing_valid", True) else " (timing not to be used)"
+    return "ok" if speed is None else f"ok, {speed:,.1f} tokens/s{doubt}"
