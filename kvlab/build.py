@@ -10,6 +10,7 @@ from kvlab.strategy import Memory, Strategy
 
 NOT_ARGUMENTS = ("_target_", "name", "page_layout")
 PAGE_LAYOUTS = ("per_layer", "sliced")  # page_layout of a virtual strategy: what the pages of one reservation hold
+AXES = {"admission": "terms", "victim": "choose", "forecast": "expect"}  # and what each is asked
 
 
 def class_at(path: str, key: str = "_target_") -> type[Any]:
@@ -38,6 +39,17 @@ def build(node: dict[str, Any], *first: Any) -> Any:
         raise UsageError(f"{node.get('name', node['_target_'])}: {error}") from error
 
 
+def build_axis(config: dict[str, Any], name: str) -> Any:
+    """The object that decides a scheduling axis. UsageError: none is given, or it cannot decide that."""
+    node = config[name]
+    if "_target_" not in node:
+        raise UsageError(f"{name}._target_: it is needed and cannot be left out")
+    built = build(node)
+    if not hasattr(built, AXES[name]):
+        raise UsageError(f"{name}._target_={node['_target_']}: allowed is a class with a method {AXES[name]}")
+    return built
+
+
 def build_strategy(config: dict[str, Any], token_bytes: int, layers: int, pool_bytes: int) -> Strategy:
     """The strategy of a run over a pool of so many bytes."""
     max_len, engine = int(config["max_len"]), config["engine"]
@@ -50,7 +62,7 @@ def build_strategy(config: dict[str, Any], token_bytes: int, layers: int, pool_b
         token_bytes=token_bytes,
         max_len=max_len,
         max_seqs=int(engine["max_seqs"]),
-        chunk=int(engine["chunk"] or max_len),
+        chunk=min(int(engine["chunk"] or max_len), max_len),
         windows=(None,) * layers,
         page_group_bytes=int(config.get("page_group_bytes") or 0) * (2 if sliced else 2 * layers),
         sliced=sliced,

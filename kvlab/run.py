@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvlab.build import build_strategy
+from kvlab.build import AXES, build_axis, build_strategy
 from kvlab.engine.capacity import describe, pool_bytes
 from kvlab.engine.engine import Engine
 from kvlab.model.load import load, shape_of
@@ -41,6 +41,8 @@ def plan(config: dict[str, Any]) -> Plan:
     shape.check_max_len(int(config["max_len"]))
     token_bytes = shape.token_bytes(config["dtype"])
     strategy = build_strategy(config, token_bytes, shape.layers, pool_bytes(config, token_bytes))
+    for axis in AXES:
+        build_axis(config, axis)
     workload = make(
         config["workload"],
         seed=int(config["seed"]),

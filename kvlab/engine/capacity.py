@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from kvlab.errors import UsageError
@@ -16,6 +17,9 @@ def pool_bytes(config: dict[str, Any], token_bytes: int) -> int:
         size = int(config["pool_blocks"]) * int(config["block_size"]) * token_bytes
     else:
         size = 4 * int(config["max_len"]) * token_bytes
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size > memory:
+        raise UsageError(f"a pool of {size_text(size)}: allowed is at most this machine's memory, {size_text(memory)}")
     if size < token_bytes:
         raise UsageError(f"pool_bytes={size:,} holds no token: one takes {token_bytes:,} bytes in this model")
     return size

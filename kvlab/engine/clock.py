@@ -15,7 +15,10 @@ class Clock(Protocol):
         """A step is over."""
 
     def wait_until(self, at: float) -> None:
-        """Nothing to do before `at`."""
+        """Nothing to do before `at`; may return earlier."""
+
+
+LONGEST_SLEEP_S = 1e6  # the system takes no more than some hundred years
 
 
 class WallClock:
@@ -29,7 +32,7 @@ class WallClock:
         pass
 
     def wait_until(self, at: float) -> None:
-        time.sleep(max(0.0, at - self.now()))
+        time.sleep(min(max(0.0, at - self.now()), LONGEST_SLEEP_S))
 
 
 class StepClock:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kvlab.build import build
+from kvlab.build import build_axis
 from kvlab.engine.clock import StepClock, WallClock
 from kvlab.engine.engine import Engine
 from kvlab.engine.executor import RealExecutor
@@ -41,9 +41,9 @@ def real_engine(
         scheduler = Scheduler(
             strategy,
             lanes,
-            admission=build(config["admission"]),
-            victim=build(config["victim"]),
-            forecast=build(config["forecast"]),
+            admission=build_axis(config, "admission"),
+            victim=build_axis(config, "victim"),
+            forecast=build_axis(config, "forecast"),
             eos=eos,
         )
         executor = RealExecutor(model, store, strategy, lanes)

@@ -154,6 +154,8 @@ class Composer:
         if not isinstance(node, DictConfig):
             return f"{name}: no such name; {parent} has no parts"
         allowed = [str(key) for key in node]
+        if last in allowed:
+            return f"{bad.input_line}: not possible; write {name}=VALUE, or {name}.NAME=VALUE for each of its parts"
         near = difflib.get_close_matches(last, allowed, 1)
         hint = f"; did you mean {parent + '.' if parent else ''}{near[0]}?" if near else ""
         return f"{name}: no such name{hint} (allowed{' in ' + parent if parent else ''}: {_words(allowed)})"

@@ -96,7 +96,10 @@ def _line(text: str) -> None:
 
 
 def _emit(event: dict[str, Any]) -> None:
-    print(json.dumps(event), flush=True)
+    try:
+        print(json.dumps(event), flush=True)
+    except BrokenPipeError:  # our parent is gone, perhaps before it could be made to take us with it
+        raise KeyboardInterrupt from None
 
 
 def _one_line(error: Exception) -> str:

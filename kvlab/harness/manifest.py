@@ -31,7 +31,7 @@ class Manifest:
     def overrides_in(directory: Path) -> list[str]:
         """What the sweep in `directory` was started with. Raises UsageError if none was."""
         manifest = rundir.read_json(directory / MANIFEST)
-        if not isinstance(manifest, dict) or "overrides" not in manifest:
+        if not isinstance(manifest, dict) or not isinstance(manifest.get("overrides"), list):
             raise UsageError(f"{directory}: no {MANIFEST} there; give the directory of a sweep")
         return [str(line) for line in manifest["overrides"]]
 

@@ -37,8 +37,9 @@ def run(args: argparse.Namespace) -> int:
         print(f"finished earlier and not repeated: {directory}", file=sys.stderr)
     else:
         validate.rehearse([composed.config])
-        rundir.prepare(directory, composed.config, args.overrides)
-        code = _launch(directory)
+        with rundir.claimed(directory):
+            rundir.prepare(directory, composed.config, args.overrides)
+            code = _launch(directory)
     result = rundir.read_result(directory)
     assert result
     if args.json:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,29 @@ def is_finished(directory: Path) -> bool:
     """Whether the run need not be repeated."""
     result = read_result(directory)
     return result is not None and result["status"] in FINISHED
+
+
+@contextlib.contextmanager
+def claimed(directory: Path) -> Iterator[None]:
+    """One run in a directory at a time. Raises UsageError if there is another, or it cannot be written."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory, os.O_RDONLY)
+    except OSError as error:
+        raise UsageError(f"{directory}: cannot write there: {error.strerror}") from error
+    try:
+        with contextlib.suppress(OSError):  # a file system that has no locks
+            _lock(directory, descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(directory: Path, descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(f"{directory}: another run is under way there; choose another directory") from error
 
 
 def prepare(directory: Path, config: Mapping[str, Any], overrides: Sequence[str]) -> None:

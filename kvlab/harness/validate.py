@@ -24,7 +24,7 @@ def validate(config: Mapping[str, Any]) -> dict[str, Any]:
     _names(config)
     checked = {name: CHECKS[name](name, value) for name, value in config.items() if name in CHECKS}
     engine = {name: ENGINE[name](f"engine.{name}", value) for name, value in config["engine"].items()}
-    files = {group: _absolute(config[group]) for group in ("model", "workload")}
+    files = {group: _absolute(group, config[group]) for group in ("model", "workload")}
     checked = {**config, **checked, **files, "engine": engine}
     if checked["pool_bytes"] is not None and checked["pool_blocks"] is not None:
         raise UsageError("pool_bytes and pool_blocks: both are given; they name the same memory, give one")
@@ -46,12 +46,14 @@ def rehearse(configs: Iterable[Mapping[str, Any]]) -> None:
             continue
 
 
-def whole(low: int) -> Check:
-    """A whole number, `low` or more."""
+def whole(low: int, high: int | None = 10**9) -> Check:
+    """A whole number from `low` to `high`; None: however large."""
 
     def check(name: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
             raise UsageError(f"{name}={value}: allowed is a whole number, {low} or more")
+        if high is not None and value > high:
+            raise UsageError(f"{name}={value}: allowed is at most {high}")
         return value
 
     return check
@@ -105,7 +107,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 CHECKS: dict[str, Check] = {
-    "seed": whole(0),
+    "seed": whole(0, None),
     "max_len": whole(2),
     "block_size": whole(1),
     "page_group_bytes": page_group,
@@ -117,18 +119,22 @@ CHECKS: dict[str, Check] = {
     "timing": flag,
 }
 ENGINE: dict[str, Check] = {
-    "max_seqs": whole(1),
+    "max_seqs": whole(1, 65536),
     "chunk": optional(whole(1)),
     "clock": one_of("wall", "steps"),
     "temperature": number(0),
-    "threads": optional(whole(1)),
+    "threads": optional(whole(1, 1024)),
 }
 
 
-def _absolute(node: Mapping[str, Any]) -> dict[str, Any]:
+def _absolute(group: str, node: Mapping[str, Any]) -> dict[str, Any]:
     """A path that names the same file from wherever the run is started or taken up again."""
     path = node.get("path")
-    return {**node, "path": str(Path(path).expanduser().absolute())} if isinstance(path, str) else dict(node)
+    if path is None:
+        return dict(node)
+    if path == "" or not isinstance(path, str | int | float):
+        raise UsageError(f"{group}.path={path}: allowed is a path, or null")
+    return {**node, "path": str(Path(str(path)).expanduser().absolute())}
 
 
 def _names(config: Mapping[str, Any]) -> None:

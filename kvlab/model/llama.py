@@ -96,7 +96,8 @@ def rotary_tables(shape: Shape) -> tuple[Tensor, Tensor]:
     A table, not a computation a step: a position's values must not depend on which tokens share its batch.
     Angles are rounded to float32 for every dtype, as they were when published models were trained.
     """
-    frequency_K = 1.0 / shape.rope_theta ** (torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim)
+    exponent_K = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
+    frequency_K = 1.0 / float(shape.rope_theta) ** exponent_K
     if shape.rope_scaling:
         frequency_K = stretch(frequency_K, shape.rope_scaling)
     angle_PK = torch.arange(shape.max_position, dtype=torch.float32)[:, None] * frequency_K

@@ -10,6 +10,7 @@ from pathlib import Path
 from kvlab.errors import UsageError
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
+LARGEST = {"layers": 4096}  # beyond any model; other sizes 2**24
 
 
 def check_dtype(dtype: str, allowed: Collection[str] = tuple(DTYPE_BYTES)) -> None:
@@ -59,10 +60,14 @@ class Shape:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise UsageError(f"model {name}={value}: allowed is a whole number, 1 or more")
+            if value > LARGEST.get(name, 2**24):
+                raise UsageError(f"model {name}={value}: allowed is at most {LARGEST.get(name, 2**24)}")
         for name in ("rope_theta", "rms_eps"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
                 raise UsageError(f"model {name}={value}: allowed is a number above 0")
+        if not isinstance(self.tied, bool):
+            raise UsageError(f"model tied={self.tied}: allowed is true or false")
         if self.q_heads % self.kv_heads:
             raise UsageError(f"model q_heads={self.q_heads}: allowed is a multiple of kv_heads={self.kv_heads}")
         if self.head_dim % 2:

@@ -17,6 +17,7 @@ from kvlab.errors import UsageError
 from kvlab.model.shape import Shape
 from kvlab.model.weights import Weights, fuse, parts
 
+MOST_WEIGHTS = 2**28  # 2 GiB of random numbers
 SIZES = tuple(field.name for field in fields(Shape) if field.name != "rope_scaling")
 
 
@@ -31,11 +32,17 @@ class Tiny:
         missing = [name for name in (*SIZES, "seed") if config.get(name) is None]
         if missing:
             raise UsageError(f"model=tiny: missing {', '.join(missing)}")
+        unknown = [name for name in config if name not in (*SIZES, "seed", "name", "path")]
+        if unknown:
+            raise UsageError(f"model.{unknown[0]}: model=tiny has no such size; it has {', '.join(SIZES)}, seed")
         self.name = "tiny"
         self.seed = config["seed"]
-        if not isinstance(self.seed, int) or self.seed < 0:
+        if not isinstance(self.seed, int) or isinstance(self.seed, bool) or self.seed < 0:
             raise UsageError(f"model.seed={self.seed}: allowed is a whole number, 0 or more")
         self.shape = Shape(**{name: config[name] for name in SIZES})
+        weights = sum(math.prod(size) for size in parts(self.shape).values())
+        if weights > MOST_WEIGHTS:
+            raise UsageError(f"model=tiny: {weights:,} weights by its sizes; allowed are at most {MOST_WEIGHTS:,}")
 
     def weights(self, dtype: str) -> Weights:
         """The same values for every dtype, rounded to it."""

@@ -14,11 +14,13 @@ from kvlab.errors import UsageError
 Config = Mapping[str, Any]
 
 
-def whole(config: Config, knob: str, least: int = 1, where: str = "workload.") -> int:
-    """A whole number of at least `least`."""
+def whole(config: Config, knob: str, least: int = 1, most: int | None = 10**9, where: str = "workload.") -> int:
+    """A whole number from `least` to `most`; None: however large."""
     value = config.get(knob)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise UsageError(f"{where}{knob}={shown(value)}: allowed is a whole number, {least} or more")
+    if most is not None and value > most:
+        raise UsageError(f"{where}{knob}={value}: allowed is at most {most}")
     return value
 
 

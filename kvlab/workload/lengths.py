@@ -62,4 +62,4 @@ def requests_to_draw(config: Config) -> int:
         raise UsageError(
             "workload.num_requests=null: allowed is a whole number, 1 or more; null means every row of a file"
         )
-    return whole(config, "num_requests")
+    return whole(config, "num_requests", most=10**6)

@@ -106,7 +106,7 @@ def find_rows(config: Config, seed: int, max_len: int) -> Rows:
 
 
 def check_arguments(seed: int, max_len: int, vocab: int | None) -> None:
-    whole({"seed": seed}, "seed", least=0, where="")
+    whole({"seed": seed}, "seed", least=0, most=None, where="")
     whole({"max_len": max_len}, "max_len", where="")
     if vocab is not None:
         whole({"vocab": vocab}, "vocab", where="")

@@ -67,9 +67,20 @@ def test_a_run_writes_what_scripts_rely_on(capfd: pytest.CaptureFixture[str]) ->
         ("workload.path=/nowhere", "kvlab: workload.path=/nowhere: no such file"),
         ("model.path=/nowhere", "kvlab: model.path=/nowhere: no such file or directory"),
         ("pool_bytes=100", "kvlab: pool_bytes=100 holds no token"),
+        ("pool_bytes=99999GiB", "allowed is at most this machine's memory"),
+        ("max_len=9000", "kvlab: max_len=9000: allowed with this model is at most 8192 tokens"),
+        ("admission._target_=kvlab.engine.axes.Newest", "allowed is a class with a method terms"),
+        ("~victim._target_", "kvlab: victim._target_: it is needed"),
+        ("model.rope_theta=nan", "kvlab: model rope_theta=nan: allowed is a number above 0"),
+        ("model.tied=3", "kvlab: model tied=3: allowed is true or false"),
+        ("model.layers=99999999999999999999", "allowed is at most 4096"),
+        ("model.hidden=9999999", "weights by its sizes; allowed are at most"),
+        ("+model.lyers=3", "kvlab: model.lyers: model=tiny has no such size; it has layers"),
+        ("workload.num_requests=99999999999999999999", "allowed is at most 1000000"),
     ],
 )
 def test_a_sweep_with_a_mistake_does_not_start(line: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Numbers beyond all sense, NaN and a class for another axis came out as tracebacks, some in mid-run."""
     status = main(["sweep", "strategy=paged,contiguous", *TINY, line, "hydra.sweep.dir=out", "tracking=none"])
     assert status == 2
     assert said in capfd.readouterr().err

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kvlab.harness import rundir
 from kvlab.harness.cli import main
 
 pytestmark = pytest.mark.usefixtures("stub")
@@ -56,6 +57,14 @@ def test_another_run_in_the_same_directory_is_refused(capfd: pytest.CaptureFixtu
     assert main(["run", "hydra.run.dir=out", "seed=1"]) == 2
     assert "out: holds another run, which differs in seed" in capfd.readouterr().err
     assert json.loads(Path("out/config.json").read_text())["seed"] == 0
+
+
+def test_two_runs_do_not_share_a_directory(capfd: pytest.CaptureFixture[str]) -> None:
+    """The second one removed what the first was writing, and both called it theirs."""
+    with rundir.claimed(Path("out")):
+        assert main(["run", "hydra.run.dir=out"]) == 2
+    assert "out: another run is under way there" in capfd.readouterr().err
+    assert main(["run", "hydra.run.dir=out"]) == 0
 
 
 def test_a_corrected_command_may_use_the_directory_of_the_one_that_failed() -> None:
