@@ -155,7 +155,9 @@ class CachedBlocks(Paged):
             return Match([])
         keys = self.keys(arrival.ids[: arrival.length - 1], arrival.space)
         whole = (arrival.length - 1) // self.block_size
-        return self.find(keys[:whole], b"".join(keys[whole:]))
+        match = self.find(keys[:whole], b"".join(keys[whole:]))
+        # An arrival that fills the pool would leave no block for the source of a copy, and wait for ever.
+        return match if ceil_div(arrival.length, self.block_size) < self.blocks else Match(match.blocks)
 
     def keys(self, ids: NDArray[np.int32], space: int, start: int = 0) -> list[bytes]:
         """The token ids of block after block from block `start` on; before those of the first, its space."""

@@ -103,11 +103,12 @@ class Radix(CachedBlocks):
         """Of the blocks that follow, the one that begins most like `rest`, and how many tokens; (-1, 0): none."""
         node = self.nodes[number]
         nexts = [(number, at)] if at < len(node.keys) else [(child, 0) for child in node.children.values()]
-        best = (0, -1)
+        best = Match([])
         for child, index in nexts:
-            key, block = self.nodes[child].keys[index], self.nodes[child].blocks[index]
-            best = max(best, (self.common(key, rest), block))
-        return best[1], best[0]
+            tokens = self.common(self.nodes[child].keys[index], rest)
+            if tokens > best.tokens:
+                best = Match([], self.nodes[child].blocks[index], tokens)
+        return best.source, best.tokens
 
     def common(self, key: bytes, rest: bytes) -> int:
         """Leading tokens that two keys have in common, if both are of one space."""

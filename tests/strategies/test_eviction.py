@@ -1,0 +1,84 @@
+"""Eviction orders against the plainest thing that could be right: sort all keys at each pop."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kvlab.eviction import FIFO, LFU, LRU, Priority
+
+
+class Sorted:
+    """Keys with when they came, when they were added last, how often, and their highest priority."""
+
+    def __init__(self, rank):
+        self.rank, self.known, self.there, self.time = rank, {}, set(), 0
+
+    def add(self, key, priority):
+        self.time += 1
+        first, _, uses, highest = self.known.get(key, (self.time, 0, 0, priority))
+        self.known[key] = first, self.time, uses + 1, max(highest, priority)
+        self.there.add(key)
+
+    def remove(self, key):
+        self.there.remove(key)
+
+    def forget(self, key):
+        self.known.pop(key, None)
+        self.there.discard(key)
+
+    def pop(self):
+        key = min(self.there, key=lambda key: self.rank(*self.known[key]))
+        self.forget(key)
+        return key
+
+
+RANKS = {
+    LRU: lambda first, last, uses, priority: last,
+    LFU: lambda first, last, uses, priority: (uses, last),
+    FIFO: lambda first, last, uses, priority: first,
+    Priority: lambda first, last, uses, priority: (priority, last),
+}
+
+
+@pytest.mark.parametrize("kind", RANKS)
+@pytest.mark.parametrize("seed", range(5))
+def test_keys_leave_in_order(kind, seed):
+    real, plain, rng = kind(), Sorted(RANKS[kind]), random.Random(seed)
+    for _ in range(2000):
+        key = rng.randrange(40)
+        if rng.random() < 0.1:
+            real.forget(key)
+            plain.forget(key)
+        elif key in plain.there:
+            real.remove(key)
+            plain.remove(key)
+        elif rng.random() < 0.8 or not plain.there:
+            priority = rng.randrange(-2, 3)
+            real.add(key, priority)
+            plain.add(key, priority)
+        else:
+            assert real.pop() == plain.pop()
+        assert len(real) == len(plain.there)
+        assert (key in real) == (key in plain.there)
+
+
+@pytest.mark.parametrize("kind", RANKS)
+def test_nothing_to_evict_is_an_error(kind):
+    eviction = kind()
+    eviction.add(1)
+    eviction.remove(1)
+    with pytest.raises(KeyError):
+        eviction.pop()
+    with pytest.raises(KeyError):
+        eviction.remove(1)
+
+
+@pytest.mark.parametrize("kind", [LFU, FIFO, Priority])
+def test_keys_that_come_and_go_do_not_pile_up(kind):
+    eviction = kind()
+    for _ in range(1000):
+        eviction.add(1)
+        eviction.remove(1)
+    assert len(eviction.heap) < 40
