@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 from kvlab.errors import UsageError
+from kvlab.imports import class_at
 from kvlab.strategy import Memory, Strategy
 
 NOT_ARGUMENTS = ("_target_", "name", "page_layout")
 PAGE_LAYOUTS = ("per_layer", "sliced")  # page_layout of a virtual strategy: what the pages of one reservation hold
+
 AXES = {"admission": "terms", "victim": "choose", "forecast": "expect"}  # and what each is asked
-
-
-def class_at(path: str, key: str = "_target_") -> type[Any]:
-    """The class `package.module.Class`. Raises UsageError if there is none; `key` is where the path was given."""
-    module, _, name = path.rpartition(".")
-    try:
-        found = getattr(import_module(module), name)
-    except Exception as error:  # somebody else's file may fail in any way
-        reason = " ".join(f"{error}".split()) or type(error).__name__
-        raise UsageError(f"{key}={path}: cannot be imported: {reason}; allowed is package.module.Class") from error
-    if not isinstance(found, type):
-        raise UsageError(f"{key}={path}: is no class; allowed is package.module.Class")
-    return found
 
 
 def build(node: dict[str, Any], *first: Any) -> Any:

@@ -22,15 +22,16 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.override_parser.types import Glob, Override, OverrideType
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from kvlab.errors import UsageError
-from kvlab.harness import plugins
+from kvlab.harness import nodes, plugins
 from kvlab.harness.validate import CHECKS, validate
 
 HYDRA_NAMES = ("hydra.run.dir", "hydra.sweep.dir", "hydra.searchpath")
@@ -57,16 +58,22 @@ class Composer:
 
     def __enter__(self) -> Composer:
         Plugins.instance().register(PluginPath)
-        for item in plugins.class_nodes():
+        brought = plugins.brought()
+        self.foreign = plugins.by_name(brought)
+        self.classes = [item for item in brought if item.is_class and not item.problem]
+        for item in self.classes:
             ConfigStore.instance().store(group="strategy", name=item.name, node=dict(item.node))
         GlobalHydra.instance().clear()
         hydra.initialize_config_module("kvlab.conf", version_base="1.3", job_name="kvlab")
         self.options: dict[str, list[str]] = {}
         self.bases: dict[tuple[str, ...], DictConfig] = {}
+        self.left_out: list[str] = []  # by glob(), because it cannot be used: lines that say why
         return self
 
     def __exit__(self, *error: object) -> None:
         GlobalHydra.instance().clear()
+        for item in self.classes:
+            del ConfigStore.instance().repo["strategy"][f"{item.name}.yaml"]
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         """One run. Raises UsageError."""
@@ -90,9 +97,26 @@ class Composer:
         for experiment in experiments:
             chosen = [experiment] if experiment else []
             presets = self._parse(self._sweep_values([*chosen, *places]) if chosen else [])
-            axes = {override.get_key_element(): _alternatives(override) for override in [*presets, *rest]}
+            axes = {override.get_key_element(): self._usable(override) for override in [*presets, *rest]}
             found += [(*chosen, *combination) for combination in product(*axes.values())]
         return found
+
+    def _usable(self, override: Override) -> list[str]:
+        """Its alternatives; glob() leaves out what cannot be used, and that is noted."""
+        lines = _alternatives(override)
+        if not isinstance(override.value(), Glob):
+            return lines
+        for line in list(lines):
+            if why := self._problem(*line.split("=", 1)):
+                self.left_out.append(f"{override.input_line} leaves out {why}")
+                lines.remove(line)
+        return lines
+
+    def _problem(self, group: str, name: str) -> str:
+        """Why this choice, which another package brought, cannot be made; empty if it can."""
+        item = self.foreign.get((group, name))
+        why = plugins.problem(item) if item else ""
+        return f"{group}={name} (from {item.package}): {why}" if item and why else ""
 
     def _sweep_values(self, overrides: Sequence[str]) -> list[str]:
         """What an experiment wants swept, as overrides."""
@@ -108,6 +132,8 @@ class Composer:
             with warnings.catch_warnings(action="error"):  # a folder in hydra.searchpath that is not there
                 self.bases[base] = hydra.compose("config", list(base), return_hydra_config=True)
         tree = copy.deepcopy(self.bases[base])
+        if (target := _class_by_hand(parsed)) is not None:
+            tree.strategy = nodes.node_of(target)
         for override in values:
             try:
                 OmegaConf.update(tree, override.key_or_group, override.value(), merge=True)
@@ -116,15 +142,19 @@ class Composer:
         return tree
 
     def _options(self, group: str) -> list[str]:
-        """The names of a group, plugins' included; none if there is no such group."""
+        """The names of a group, those of plugins that can be read included; none if there is no such group."""
         if group not in self.options:
-            self.options[group] = list(_loader().get_group_options(group))
+            names = _loader().get_group_options(group)
+            broken = [name for (_, name), item in self.foreign.items() if item.group == group and item.problem]
+            self.options[group] = [name for name in names if name not in broken]
         return self.options[group]
 
     def _parse(self, overrides: Sequence[str]) -> list[Override]:
         parser = OverridesParser.create(config_loader=_loader())
         parsed = [_parse(parser, line) for line in overrides]
         for override in parsed:
+            if why := self._problem(str(override.key_or_group), str(override.value())):
+                raise UsageError(why)
             free = override.is_delete() or override.is_sweep_override() or isinstance(override.value(), str)
             if not free and (options := self._options(str(override.key_or_group))):
                 raise UsageError(f"{override.input_line}: allowed is {_words(options)}")
@@ -134,15 +164,20 @@ class Composer:
     def _explained(self, parsed: list[Override]) -> Iterator[None]:
         try:
             yield
-        except (HydraException, OmegaConfBaseException, UserWarning) as error:
+        except (HydraException, OmegaConfBaseException, UserWarning, YAMLError) as error:
             raise self._explain(error, parsed) from error
 
     def _explain(self, error: Exception, parsed: list[Override]) -> UsageError:
         if isinstance(error, MissingConfigException) and error.options is not None:
             group, _, name = str(error.missing_cfg_file).rpartition("/")
-            return UsageError(f"{group}={name}: allowed is {_words(error.options)}")
+            return UsageError(f"{group}={name}: allowed is {_words(self._options(group))}{self._broken(group)}")
         bad = next((o for o in parsed if f"Could not override '{o.key_or_group}'" in str(error)), None)
         return UsageError(self._unknown(bad, parsed) if bad else " ".join(str(error).split()))
+
+    def _broken(self, group: str) -> str:
+        """What else is installed and cannot be read."""
+        items = [item for (asked, _), item in self.foreign.items() if asked == group and item.problem]
+        return "".join(f"; not {item}: {item.problem}" for item in items)
 
     def _unknown(self, bad: Override, parsed: list[Override]) -> str:
         """What may be written where `bad` was."""
@@ -184,6 +219,14 @@ def _is_value(override: Override) -> bool:
     name = str(override.key_or_group)
     plain = override.type is OverrideType.CHANGE and not override.is_hydra_override() and override.package is None
     return plain and (name in CHECKS or "." in name)
+
+
+def _class_by_hand(parsed: Iterable[Override]) -> str | None:
+    """The class that is given instead of a strategy's name: its constructor is the schema."""
+    given = {str(override.key_or_group): override for override in parsed}
+    if "strategy" in given or "strategy._target_" not in given:
+        return None
+    return str(given["strategy._target_"].value())
 
 
 def _words(names: Iterable[str]) -> str:
@@ -234,7 +277,7 @@ def _composed(tree: DictConfig, names: set[str]) -> Composed:
     OmegaConf.set_struct(tree, False)
     del tree["hydra"]
     node = OmegaConf.to_container(tree.strategy, resolve=False) if tree.get("strategy") else None
-    plain = OmegaConf.to_container(tree, resolve=True)
+    plain = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     assert isinstance(plain, dict)
     assert isinstance(choices, dict)
     config = _named({str(name): value for name, value in plain.items()}, choices, names)
@@ -258,9 +301,9 @@ def _named(config: dict[str, Any], choices: Mapping[Any, Any], names: set[str]) 
 def _lacking(config: Mapping[str, Any], node: Mapping[str, Any]) -> tuple[str, ...]:
     """The shared names that the strategy lacks. A pool counted in blocks needs block_size, whoever manages it."""
     target = str(node.get("_target_"))
-    cls = plugins.strategy_class(target)
-    plugins.check_arguments(cls, node)
-    used = plugins.knobs(node, cls)
+    cls = nodes.strategy_class(target)
+    nodes.check_arguments(cls, node)
+    used = nodes.knobs(node, cls)
     if config["pool_blocks"] is not None:
         used = (*used, "block_size")
-    return tuple(name for name in plugins.SHARED if name not in used)
+    return tuple(name for name in nodes.SHARED if name not in used)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from kvlab.engine.capacity import size_text
 from kvlab.errors import UsageError
-from kvlab.harness.plugins import SHARED
+from kvlab.harness.nodes import SHARED
 from kvlab.harness.results import NAMED, Run
 
 FIRST = ("strategy", "model", "workload", "max_len", *SHARED)  # in this order

@@ -12,7 +12,7 @@ from typing import Any
 
 from kvlab.errors import UsageError
 from kvlab.harness.compose import Composed, Composer
-from kvlab.harness.plugins import SHARED
+from kvlab.harness.nodes import SHARED
 from kvlab.harness.rundir import fingerprint
 
 NOT_OF_A_RUN = ("hydra.run.dir", "hydra.sweep.dir", "tracking")
@@ -39,6 +39,7 @@ class Plan:
     lacking: dict[str, list[str]]  # knob that was varied -> strategies that lack it
     directory: Path
     tracking: dict[str, Any]
+    left_out: list[str]  # by glob(), because it cannot be used: lines that say why
 
     @property
     def line(self) -> str:
@@ -66,7 +67,8 @@ def make_plan(overrides: Sequence[str]) -> Plan:
         kept = tuple(line for line in combination if _name(line) not in (*item.lacking, *NOT_OF_A_RUN))
         merged.setdefault(fingerprint(item.config), (kept, item))
     runs = _label([(kept, item.config) for kept, item in merged.values()], varied)
-    return Plan(order(runs), len(combinations), _lacking(composed, varied), composed[0].sweep_dir, composed[0].tracking)
+    first, lacking = composed[0], _lacking(composed, varied)
+    return Plan(order(runs), len(combinations), lacking, first.sweep_dir, first.tracking, composer.left_out)
 
 
 def order(runs: Iterable[Planned]) -> list[Planned]:

@@ -8,8 +8,7 @@ import json
 import sys
 from typing import Any
 
-from kvlab.errors import UsageError
-from kvlab.harness import plugins
+from kvlab.harness import nodes, plugins
 from kvlab.strategy import Strategy
 
 COLUMNS = ("name", "geometry", "virtual", "shares", "knobs", "from", "what")
@@ -21,20 +20,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     rows, broken = [], 0
-    for item in plugins.installed():
-        try:
-            rows.append(describe(item))
-        except UsageError as error:
+    for item in plugins.everything():
+        if why := plugins.problem(item):
             broken = 1
-            print(f"kvlab: {item.name} (from {item.package}): {error}", file=sys.stderr)
+            print(f"kvlab: {item}: {why}", file=sys.stderr)
+        elif item.group == "strategy":
+            rows.append(describe(item))
     print(json.dumps(rows, indent=1) if args.json else table(rows))
     return broken
 
 
 def describe(item: plugins.Installed) -> dict[str, Any]:
     """One strategy. `knobs`: shared names that it uses, then arguments of its own."""
-    cls = plugins.strategy_class(str(item.node.get("_target_")))
-    shared = plugins.knobs(item.node, cls)
+    cls = nodes.strategy_class(str(item.node.get("_target_")))
+    shared = nodes.knobs(item.node, cls)
     own = [f"strategy.{name}" for name in item.node if name != "_target_" and name not in shared]
     return {
         "name": item.name,

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--jobs {args.jobs}: allowed is a whole number, 1 or more")
     overrides = _overrides(args)
     plan = make_plan(overrides)
-    print(plan.line, file=sys.stderr)
+    print("\n".join([*plan.left_out, plan.line]), file=sys.stderr)
     tracker = tracker_for(plan.tracking, plan.directory, group=plan.directory.name)
     # What is wrong with a run is wrong with it at any seed.
     validate.rehearse({fingerprint({**run.config, "seed": None}): run.config for run in plan.runs}.values())
