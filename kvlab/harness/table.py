@@ -78,11 +78,11 @@ def markdown(rows: list[Row]) -> str:
     text = grid(head, body, left={*knobs, "digest"})
     if any(row.runs and not row.timed for row in rows):
         notes.append("(*) Not to be used: others used the CPU during a run, or it was not meant to be timed.")
-    roomy = [row.label for row in rows if any(run.values.get("saturated_steps") == 1 for run in row.runs)]
+    roomy = [row.label for row in rows if any(run.values.get("saturated_steps") == 0 for run in row.runs)]
     if roomy:
         notes.append(
-            f"Nothing waited after the first step of a run of {'; '.join(roomy)}: its shares are those of that one "
-            "step and its mean batch says nothing. More requests or a smaller pool would compare memory."
+            f"Nothing waited in a run of {'; '.join(roomy)}: its shares are those of the whole run. More requests or a "
+            "smaller pool would compare memory."
         )
     return text + "".join(f"\n{note}\n" for note in notes)
 

@@ -27,18 +27,20 @@ def launches(rows: Columns) -> int:
 
 
 def saturated(rows: Columns) -> int:
-    """Steps of the saturated window: those before the one at which the waiting queue last emptied, at least one."""
-    if not len(rows["admissions"]):
-        return 0
-    admitted = np.diff(rows["admissions"], prepend=0) > 0
-    return max(1, int(np.flatnonzero(admitted)[-1])) if admitted.any() else len(admitted)
+    """Steps until the waiting queue last emptied: the last one in which somebody still waited, and all before it."""
+    waiting = np.flatnonzero(rows["waiting"] > 0)
+    return int(waiting[-1]) + 1 if len(waiting) else 0
 
 
 def memory_metrics(rows: Columns, pool_bytes: int) -> dict[str, Any]:
-    """Shares of the pool, time-weighted: over the saturated window and, as *.whole, over the run."""
+    """Shares of the pool, time-weighted: over the saturated window and, as *.whole, over the run.
+
+    Where nobody ever waited, the window is the whole run, and saturated_steps is 0.
+    """
     window = saturated(rows)
     metrics: dict[str, Any] = {"saturated_steps": window, "saturated_s": float(rows["dt_s"][:window].sum())}
-    for suffix, stop in (("", window), (".whole", len(rows["dt_s"]))):
+    whole = len(rows["dt_s"])
+    for suffix, stop in (("", window or whole), (".whole", whole)):
         part = {name: column[:stop] for name, column in rows.items()}
         mean = {name: weighted(part[name], part["dt_s"]) for name in (*WASTE, "token_state", "held")}
         metrics["utilization" + suffix] = mean["token_state"] / pool_bytes

@@ -61,13 +61,13 @@ def test_who_has_left_holds_nothing():
         identity.check_empty(Usage(20, 0, 940, 10))
 
 
-def row(dt: float, running: int, decode: int, token_state: int, admissions: int) -> Step:
-    return Step(0.0, dt, running, 0, 0, decode, token_state, 10, 20, 0, 0, token_state + 30, 1000, 1000, 0, admissions)
+def row(dt: float, running: int, decode: int, token_state: int, waiting: int) -> Step:
+    return Step(0.0, dt, running, waiting, 0, decode, token_state, 10, 20, 0, 0, token_state + 30, 1000, 1000, 0, 0)
 
 
 def test_shares_are_weighted_by_time_over_the_saturated_window():
-    rows = columns([row(1, 2, 0, 100, 2), row(3, 2, 2, 500, 2), row(2, 4, 3, 200, 3), row(10, 1, 1, 50, 3)])
-    assert saturated(rows) == 2  # the queue last emptied at the step that admitted the third
+    rows = columns([row(1, 2, 0, 100, 0), row(3, 2, 2, 500, 1), row(2, 4, 3, 200, 0), row(10, 1, 1, 50, 0)])
+    assert saturated(rows) == 2  # the third request waits through the second step, though not through the first
     metrics = memory_metrics(rows, 1000)
     assert metrics["utilization"] == pytest.approx((100 + 3 * 500) / 4 / 1000)
     assert metrics["allocated_utilization"] == pytest.approx(1600 / (130 + 3 * 530))
@@ -78,7 +78,16 @@ def test_shares_are_weighted_by_time_over_the_saturated_window():
     assert metrics["waste"]["internal"] == pytest.approx(0.02)
 
 
+def test_a_run_in_which_nobody_waited_is_not_called_saturated():
+    """The window was taken from the last admission, so under a light load it covered the run, idle gaps included,
+    and with all requests at 0 one single step."""
+    rows = columns([row(1, 2, 0, 100, 0), row(3, 2, 2, 500, 0)])
+    metrics = memory_metrics(rows, 1000)
+    assert metrics["saturated_steps"] == 0
+    assert metrics["utilization"] == metrics["utilization.whole"] == pytest.approx(0.4)
+
+
 def test_waits_for_the_next_arrival_are_no_steps():
     """They were counted, which made every `_us_per_step` of a run with gaps too small."""
-    rows = columns([row(1, 2, 2, 100, 2), row(9, 0, 0, 0, 2), row(1, 1, 1, 50, 3)])
+    rows = columns([row(1, 2, 2, 100, 0), row(9, 0, 0, 0, 0), row(1, 1, 1, 50, 0)])
     assert work_metrics(Tally(), rows)["num_steps"] == 2

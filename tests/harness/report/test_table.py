@@ -115,7 +115,7 @@ def test_every_metric_is_in_the_raw_rows_with_its_runs(sweep):
 
 
 def test_a_run_in_which_nothing_waited_is_said_to_compare_nothing(write_run, sweep):
-    """Its saturated window is the first step, a prefill: shares of a moment, and a mean batch of 0."""
+    """It has no saturated window; a pool that nobody had to wait for does not tell strategies apart."""
     assert "Nothing waited" not in markdown(rows(sweep))
-    write_run("p", "paged", 3, {"block_size": 16}, saturated_steps=1, mean_batch_size=0.0)
-    assert "a run of paged: its shares" in markdown(rows(sweep))
+    write_run("p", "paged", 3, {"block_size": 16}, saturated_steps=0)
+    assert "a run of paged: its shares are those of the whole run" in markdown(rows(sweep))
