@@ -13,8 +13,10 @@ from kvlab.strategy import Memory
 class TokenPool(Paged):
     """Blocks of one slot; a decode step's growth in one go."""
 
-    def __init__(self, memory: Memory) -> None:
-        super().__init__(memory, 1)
+    def __init__(self, memory: Memory, block_size: int = 1) -> None:
+        if block_size != 1:
+            raise ValueError(f"block_size={block_size}: allowed is 1 (paged takes others)")
+        super().__init__(memory, block_size)
 
     def extend_all(self, seqs: list[int], lengths: list[int], uptos: list[int]) -> list[int]:
         count, row = self.table.count, self.table.row

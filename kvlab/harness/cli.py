@@ -80,11 +80,25 @@ VERBS = (
         ),
     ),
     Verb(
+        "new-strategy",
+        "NAME",
+        "a package with a strategy of your own, which passes the contract at once",
+        "kvlab.harness.new_strategy",
+        ("kvlab new-strategy my_arena", "kvlab new-strategy my_arena --dir ~/strategies/my_arena"),
+    ),
+    Verb(
         "generate",
         "--prompt TEXT",
         "text from the model under a strategy",
         "kvlab.harness.generate",
         ("kvlab generate --prompt 'The capital of France is' --max-tokens 32 strategy=vattention",),
+    ),
+    Verb(
+        "bench",
+        "NAME",
+        "what a part of kvlab costs on this machine, by strategy",
+        "kvlab.harness.bench",
+        ("kvlab bench bookkeeping", "kvlab bench bookkeeping --only paged,token_pool --json"),
     ),
     Verb("fetch", "model", "download the model", "kvlab.harness.fetch", ("kvlab fetch model",)),
     Verb(
