@@ -9,6 +9,7 @@ import numpy as np
 
 from kvlab.engine.lanes import Launch
 from kvlab.record.accounting import Identity, split
+from kvlab.record.disjoint import Disjoint
 from kvlab.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Recorder:
 
     def __init__(self, strategy: Strategy, committed: Callable[[], int]) -> None:
         self.strategy, self.committed = strategy, committed
-        self.identity = Identity(strategy.memory, strategy.usage())
+        self.identity, self.disjoint = Identity(strategy.memory, strategy.usage()), Disjoint(strategy)
         self.rows: list[Step] = []
         self.last_s = 0.0
 
@@ -66,6 +67,7 @@ class Recorder:
         self.identity.check(usage)
         lane_B = np.empty(0, np.int64) if launch is None else launch.lane_B
         stored_B = np.empty(0, np.int64) if launch is None else launch.stop_B
+        self.disjoint.check(usage, lanes, lane_B, scheduler.tally.admissions)
         parts = split(memory, usage, stored_B, lanes.room[lane_B], lanes.final[lane_B])
         backed = memory.bytes if usage.backed is None else usage.backed
         self.rows.append(
