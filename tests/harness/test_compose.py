@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kvlab.build import build_strategy
 from kvlab.errors import UsageError
+from kvlab.eviction import LFU
 from kvlab.harness import plugins
 from kvlab.harness.compose import Composer
 
@@ -24,8 +26,8 @@ def composer() -> Iterator[Composer]:
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_file_in_conf_composes(choice: str, composer: Composer) -> None:
-    composed = composer.compose([choice])
     group, _, name = choice.partition("=")
+    composed = composer.compose([choice, *(["strategy=prefix"] if group == "eviction" else [])])
     if group not in ("tracking", "experiment"):
         assert composed.config[group]["name"] == name
 
@@ -50,6 +52,12 @@ def test_knobs_that_a_strategy_lacks_are_left_out(
 ) -> None:
     config = composer.compose([f"strategy={strategy}", "block_size=32", "page_group_bytes=2MiB"]).config
     assert (config["block_size"], config["page_group_bytes"]) == (block_size, page_group_bytes)
+
+
+def test_an_eviction_order_is_built_with_the_strategy_that_keeps_one(composer: Composer) -> None:
+    config = composer.compose(["strategy=radix", "eviction=lfu"]).config
+    assert isinstance(build_strategy(config, 1024, 2, 2**20).idle, LFU)
+    assert composer.compose(["strategy=paged", "eviction=lfu"]).config["eviction"] is None
 
 
 def test_a_pool_counted_in_blocks_keeps_their_size(composer: Composer) -> None:
