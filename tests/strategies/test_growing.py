@@ -5,9 +5,17 @@ from __future__ import annotations
 import copy
 import random
 
+import numpy as np
 import pytest
 
+from kvlab.engine.axes import Limit, Newest, PromptPlusOne
+from kvlab.engine.clock import StepClock
+from kvlab.engine.engine import Engine
+from kvlab.engine.lanes import Lanes
+from kvlab.engine.scheduler import Scheduler
 from kvlab.ranges import Ranges
+from kvlab.record.recorder import Recorder
+from kvlab.request import Request
 from kvlab.strategies.growing import Growing
 from kvlab.strategy import Arrival, Copy, Grant, Memory
 
@@ -180,3 +188,26 @@ def test_a_range_widens_only_into_what_follows_it():
     assert (space.free, space.largest) == (3, 3)
     assert space.widen(5, 2, 5) == 5
     assert space.free == space.largest == 0
+
+
+def served(slots, sequences, output):
+    """A run of lengths only, one prompt token each."""
+    strategy = growing(slots, max_len=output + 1, mode="exact")
+    lanes = Lanes(8, output + 1, with_ids=False)
+    requests = [Request(seq, 1, output, output + 1) for seq in range(sequences)]
+    scheduler = Scheduler(strategy, lanes, admission=PromptPlusOne(), victim=Newest(), forecast=Limit())
+    engine = Engine(requests, scheduler, NoModel(), StepClock(), Recorder(strategy, lambda: 0))
+    engine.run()
+    return scheduler.tally
+
+
+class NoModel:
+    def run(self, moves, launch):
+        return np.zeros(int(launch.samples_B.sum()), np.int32)
+
+
+def test_rows_that_are_only_waiting_for_their_copy_cost_nobody_its_place():
+    """Sequences were preempted for room that the step's own moves were about to give back."""
+    tally = served(slots=30, sequences=3, output=6)
+    assert [sequence.outcome for sequence in tally.ended] == ["finished"] * 3
+    assert tally.preemptions == 0
