@@ -33,6 +33,7 @@ class Installed:
     group: str = "strategy"  # conf: a package of YAML files that cannot be read
     is_class: bool = False  # known by its class alone, without a file
     problem: str = ""  # why it cannot be used
+    what: str = ""  # the first line of its file, where that is a comment
 
     def __str__(self) -> str:
         asked = self.name if self.group in ("strategy", "conf") else f"{self.group}={self.name}"
@@ -125,12 +126,18 @@ def _file(file: Traversable, group: str, package: str) -> Installed:
 
     name = file.name.removesuffix(".yaml")
     try:
-        node = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        node = yaml.safe_load(text)
     except (yaml.YAMLError, OSError, ValueError) as error:
         return Installed(name, {}, package, group, problem=f"{group}/{file.name} cannot be read: {reason(error)}")
     if isinstance(node, dict) and ("_target_" in node or group not in NEEDS_CLASS):
-        return Installed(name, node, package, group)
+        return Installed(name, node, package, group, what=_first_comment(text))
     return Installed(name, {}, package, group, problem=f"{group}/{file.name} has no _target_")
+
+
+def _first_comment(text: str) -> str:
+    first = text.partition("\n")[0]
+    return first.lstrip("# ").rstrip() if first.startswith("#") else ""
 
 
 def _class(point: EntryPoint) -> Installed:

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def describe(item: plugins.Installed) -> dict[str, Any]:
-    """One strategy. `knobs`: shared names that it uses, then arguments of its own."""
+    """One strategy. `knobs`: shared names that it uses, then its own arguments. `what`: its YAML's words, or its class's."""
     cls = nodes.strategy_class(str(item.node.get("_target_")))
     shared = nodes.knobs(item.node, cls)
     own = [f"strategy.{name}" for name in item.node if name != "_target_" and name not in shared]
@@ -42,7 +42,7 @@ def describe(item: plugins.Installed) -> dict[str, Any]:
         "shares": cls.lookup is not Strategy.lookup,
         "knobs": [*shared, *own],
         "from": item.package,
-        "what": summary(cls),
+        "what": item.what or summary(cls),
     }
 
 

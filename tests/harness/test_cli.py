@@ -135,9 +135,11 @@ def test_strategies_say_what_they_can_do(capsys: pytest.CaptureFixture[str]) -> 
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["paged"]["knobs"] == ["block_size"]
     assert rows["paged"]["geometry"] == "blocks"
-    assert rows["vattention"]["knobs"] == ["page_group_bytes"]
+    assert rows["vattention"]["knobs"] == ["page_group_bytes", "strategy.page_layout"]
     assert (rows["vattention"]["virtual"], rows["contiguous"]["virtual"]) == (True, False)
     assert rows["contiguous"]["knobs"] == []
+    assert len({row["what"] for row in rows.values()}) == len(rows)  # those of one class said the same
+    assert rows["paged"]["what"].startswith("Blocks on demand")
 
 
 def test_doctor_finds_the_essentials(capsys: pytest.CaptureFixture[str]) -> None:
