@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if args.jobs is not None and args.jobs < 1:
         raise UsageError(f"--jobs {args.jobs}: allowed is a whole number, 1 or more")
     overrides = _overrides(args)
-    plan = make_plan(overrides)
+    plan = make_plan(_tracked(overrides))
     print("\n".join([*plan.left_out, plan.line]), file=sys.stderr)
     tracker = tracker_for(plan.tracking, plan.directory, group=plan.directory.name)
     # What is wrong with a run is wrong with it at any seed.
@@ -57,14 +57,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _overrides(args: argparse.Namespace) -> list[str]:
-    """W&B is on unless told otherwise; --resume means the directory's own overrides, and that directory."""
+    """What was typed; --resume means the directory's own overrides, and that directory."""
     given = list(args.overrides)
     if args.resume:
         given = given or Manifest.overrides_in(Path(args.resume))
         given = [line for line in given if not line.startswith("hydra.sweep.dir=")]
         given.append(f"hydra.sweep.dir={quoted(args.resume)}")
-    tracked = any(re.match(r"[+~]*tracking(=|$)", line) for line in given)
-    return given if tracked else [*given, "tracking=wandb"]
+    return given
+
+
+def _tracked(overrides: list[str]) -> list[str]:
+    """W&B is on unless told otherwise."""
+    told = any(re.match(r"[+~]*tracking(=|$)", line) for line in overrides)
+    return overrides if told else [*overrides, "tracking=wandb"]
 
 
 def quoted(text: str) -> str:
@@ -134,9 +139,14 @@ def _report(directory: Path, aloud: bool) -> int:
         print(f"no report: {type(error).__name__}: {error} (results are whole; {again})", file=sys.stderr)
         return 1
     if aloud:
-        print(path.read_text())
+        print(_without_pictures(path.read_text()))
     print(f"report: {path}", file=sys.stderr)
     return 0
+
+
+def _without_pictures(text: str) -> str:
+    """What a terminal can show of it."""
+    return "\n\n".join(part for part in text.split("\n\n") if not part.startswith("!["))
 
 
 def _conclude(manifest: Manifest) -> int:

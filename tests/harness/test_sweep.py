@@ -124,6 +124,17 @@ def test_json_needs_no_report(capfd: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capfd.readouterr().out)["runs"][0]["status"] == "ok"
 
 
+def test_a_terminal_is_spared_the_pictures(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def write(directory: Path) -> Path:
+        path = directory / "report.md"
+        path.write_text("the tables\n\na note\n\n![waste](figures/waste.png)\n\n![maps](figures/maps.png)\n")
+        return path
+
+    monkeypatch.setattr("kvlab.harness.report.write_report", write)
+    assert main([*SWEEP, "seed=1"]) == 0
+    assert capfd.readouterr().out == "the tables\n\na note\n"
+
+
 def test_a_report_that_fails_costs_no_results(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

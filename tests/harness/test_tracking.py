@@ -67,6 +67,7 @@ def test_a_sweep_is_logged_offline_and_once(capfd: pytest.CaptureFixture[str]) -
     files = list(Path("out/wandb").glob("offline-run-*/*.wandb"))
     logged = {run["name"]: run for run in map(read_back, files)}
     assert logged.keys() == {"seed=91", "seed=1"}
+    assert json.loads(Path("out/sweep.json").read_text())["overrides"] == ["seed=91,1"]  # what was typed
     run = logged["seed=1"]
     assert (run["group"], run["project"], run["exit"]) == ("out", "kvlab", 0)
     assert run["tags"] == ["paged", "smollm2", "lognormal"]
