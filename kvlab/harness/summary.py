@@ -28,16 +28,28 @@ COUNTS = (
     ("output_digest", "output digest", "s"),
 )
 
+BATCH = "mean_batch_size"
+
 
 def summary(result: Mapping[str, Any]) -> str:
     """A line for each number that the result has."""
     values = dict(flatten(result))
     lines = [(words, f"{values[key]:.1%}") for key, words in SHARES if values.get(key) is not None]
-    lines += [(words, format(values[key], form)) for key, words, form in COUNTS if values.get(key) is not None]
+    lines += [(words, text) for key, words, form in COUNTS if (text := _count(values, key, form))]
     if values.get("timing_valid") is False:
         lines.append(("timing", _doubt(values)))
     width = max((len(words) for words, _ in lines), default=0)
     return "\n".join(f"{words:{width}}  {value}" for words, value in lines)
+
+
+def _count(values: Mapping[str, Any], key: str, form: str) -> str:
+    """The number, a dash with its reason, or nothing."""
+    if values.get(key) is not None:
+        return format(values[key], form)
+    if key != BATCH or key not in values:
+        return ""
+    decoded_later = values.get(f"{BATCH}.whole") is not None
+    return f"-  (no step decoded{' while a request waited' if decoded_later else ''})"
 
 
 def _doubt(values: Mapping[str, Any]) -> str:

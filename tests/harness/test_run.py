@@ -13,6 +13,7 @@ import pytest
 
 from kvlab.harness import rundir
 from kvlab.harness.cli import main
+from kvlab.harness.summary import summary
 
 pytestmark = pytest.mark.usefixtures("stub")
 REFUSED, WRONG, FAILS, KILLED = 91, 92, 93, 94
@@ -123,3 +124,10 @@ def test_ctrl_c_says_how_to_start_again() -> None:
         "kvlab: interrupted, no result in out; the same command with hydra.run.dir=out starts it again\n"
     )
     assert list(Path("out").iterdir()) == []
+
+
+def test_a_mean_batch_that_nothing_is_the_mean_of_is_a_dash_with_why() -> None:
+    """Its line was missing."""
+    assert summary({"mean_batch_size": None}) == "mean batch  -  (no step decoded)"
+    later = {"mean_batch_size": None, "mean_batch_size.whole": 1.5, "tokens_per_s": None}
+    assert summary(later) == "mean batch  -  (no step decoded while a request waited)"
