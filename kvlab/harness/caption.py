@@ -17,7 +17,7 @@ def caption(runs: list[Run]) -> str:
     facts = {
         "model": _seen(run.config.get("model") for run in runs),
         "dtype": _seen(run.config.get("dtype") for run in runs),
-        "workload": _seen(_workload(run) for run in runs),
+        "workload": _seen(_workloads(runs)),
         "pool": _seen(_pool(run) for run in runs),
         "page group": _seen(_page_group(run) for run in runs),
         "kernel": _seen(run.values.get("kernel") for run in runs),
@@ -51,12 +51,21 @@ def _page_group(run: Run) -> str:
     )
 
 
+def _workloads(runs: list[Run]) -> list[str]:
+    """A failed run says nothing of its workload but the name, which others may have said with more."""
+    described = {run.config.get("workload") for run in runs if run.values.get("workload.source")}
+    told = [run for run in runs if run.values.get("workload.source") or run.config.get("workload") not in described]
+    return [_workload(run) for run in told]
+
+
 def _workload(run: Run) -> str:
     """Its name, what stands behind it in this run, and whether that was made up."""
     name, source = str(run.config.get("workload") or ""), str(run.values.get("workload.source") or "")
+    if not source:
+        return name
     text = source if source.startswith(name) else f"{name} ({source})"
     made_up = run.values.get("workload.synthetic") and "synthetic" not in text
-    return (text or name) + (", synthetic" if made_up else "")
+    return text + (", synthetic" if made_up else "")
 
 
 def _machine(run: Run) -> str:

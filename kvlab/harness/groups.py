@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -42,6 +43,7 @@ class Row:
     key: dict[str, Any]
     runs: list[Run]
     holes: list[Run]
+    files: frozenset[str] = frozenset()  # knobs whose values are paths and told apart by the file's name alone
 
     def spread(self, metric: str) -> Spread | None:
         """Median and range over the runs that report the metric; None if none does."""
@@ -49,19 +51,24 @@ class Row:
         return Spread(median(values), min(values), max(values), len(values)) if values else None
 
     @property
+    def shown(self) -> dict[str, Any]:
+        """The key as people read it: a file by its name."""
+        return {key: Path(value).name if value and key in self.files else value for key, value in self.key.items()}
+
+    @property
     def label(self) -> str:
         """The key in words, as figures print it."""
-        return _phrase(self.key)
+        return _phrase(self.shown)
 
     @property
     def short(self) -> str:
         """How memory is managed, alone."""
-        return _phrase({key: value for key, value in self.key.items() if is_placement(key)}) or self.label
+        return _phrase({key: value for key, value in self.shown.items() if is_placement(key)}) or self.label
 
     @property
     def setting(self) -> str:
         """Everything but how memory is managed."""
-        return _phrase({key: value for key, value in self.key.items() if not is_placement(key)})
+        return _phrase({key: value for key, value in self.shown.items() if not is_placement(key)})
 
     @property
     def timed(self) -> bool:
@@ -86,7 +93,8 @@ def group(runs: list[Run], by: list[str] | None = None) -> list[Row]:
         cells.setdefault(_values(run, keys), []).append(run)
     sorting = sorted(range(len(keys)), key=lambda index: is_placement(keys[index]))
     ordered = sorted(cells, key=lambda values: [_sortable(values[index]) for index in sorting])
-    rows = [_row(dict(zip(keys, values, strict=True)), cells[values]) for values in ordered]
+    files = frozenset(key for key in keys if key.endswith(".path") and _have_names_of_their_own(known, key))
+    rows = [replace(_row(dict(zip(keys, values, strict=True)), cells[values]), files=files) for values in ordered]
     return rows + [_row({keys[0]: run.path.name}, [run]) for run in unknown]
 
 
@@ -149,6 +157,11 @@ def _checked(by: Iterable[str], runs: list[Run]) -> list[str]:
 
 def _values(run: Run, keys: list[str]) -> tuple[Any, ...]:
     return tuple(_hashable(run.config.get(key)) for key in keys)
+
+
+def _have_names_of_their_own(runs: list[Run], key: str) -> bool:
+    paths = {str(run.config[key]) for run in runs if run.config.get(key)}
+    return len({Path(path).name for path in paths}) == len(paths)
 
 
 def _hashable(value: Any) -> Any:

@@ -190,7 +190,7 @@ def _reasons(holes: list[Run]) -> str:
 
 
 def _knob_cells(row: Row, knobs: list[str]) -> list[str]:
-    return [_knob(knob, row.key.get(knob)) for knob in knobs]
+    return [_knob(knob, row.shown.get(knob)) for knob in knobs]
 
 
 def _knob(key: str, value: Any) -> str:

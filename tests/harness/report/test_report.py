@@ -114,3 +114,12 @@ def test_caption_names_no_command_that_makes_only_some_of_the_runs(write_run, sw
     assert "command" in caption(load(sweep)[0])
     write_run("earlier")
     assert "command" not in caption(load(sweep)[0])
+
+
+def test_a_failed_run_adds_nothing_empty_to_the_caption(write_run, sweep):
+    """It was `workload lognormal (drawn), lognormal ()`."""
+    write_run("f", "paged", 3, status="failed", reason="broken", workload={})
+    assert "workload lognormal (drawn);" in caption(load(sweep)[0])
+    alone = write_run("other", status="failed", reason="broken", workload={}, config={"workload": {"name": "trace"}})
+    assert "workload trace;" in caption(load(alone)[0])
+    assert "workload lognormal (drawn), trace;" in caption(load(sweep)[0])

@@ -119,3 +119,16 @@ def test_a_run_in_which_nothing_waited_is_said_to_compare_nothing(write_run, swe
     assert "Nothing waited" not in markdown(rows(sweep))
     write_run("p", "paged", 3, {"block_size": 16}, saturated_steps=0)
     assert "a run of paged: its shares are those of the whole run" in markdown(rows(sweep))
+
+
+def test_a_trace_is_shown_by_its_file_name_where_that_tells_it(write_run):
+    """A table of traces was as wide as the path of the directory in which they lay."""
+    sweep = write_run("a", config={"workload.path": "/data/here/one.csv"}).parent
+    write_run("b", config={"workload.path": "/data/here/two.csv"})
+    table = rows(sweep)
+    assert "| one.csv " in markdown(table)
+    assert "/data" not in markdown(table)
+    assert table[0].label == "paged, workload.path one.csv"
+    assert raw(table)[1]["workload.path"] == "/data/here/two.csv"
+    write_run("c", config={"workload.path": "/data/there/two.csv"})
+    assert "/data/there/two.csv" in markdown(rows(sweep))
