@@ -77,8 +77,8 @@ def markdown(facts: dict[str, Any], costs: dict[Setting, Cost]) -> str:
     return f"""\
 # `kvlab bench bookkeeping`
 
-What a decode step costs the bookkeeping: nanoseconds per running sequence and step, median [lowest-highest] of
-{sizes}. The scheduler and the strategies are the real ones; there is no model.
+What a decode step costs the bookkeeping: nanoseconds of CPU time per running sequence and step, median [lowest-highest]
+of {sizes}. The scheduler and the strategies are the real ones; there is no model.
 
 {table}
 - block size: slots; `-`: the strategy has no such knob.
