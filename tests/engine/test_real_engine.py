@@ -28,6 +28,7 @@ STRATEGIES = {
     "paged": {"_target_": "kvlab.strategies.paged.Paged", "block_size": 16},
     "paged3": {"_target_": "kvlab.strategies.paged.Paged", "block_size": 3},
     "vattention": {"_target_": "kvlab.strategies.vattention.VAttention"},
+    "vattention_sliced": {"_target_": "kvlab.strategies.vattention.VAttention", "page_layout": "sliced"},
 }
 CACHING = {
     "prefix": {"_target_": "kvlab.strategies.prefix.Prefix", "block_size": 16},
