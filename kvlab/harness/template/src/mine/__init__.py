@@ -1,0 +1,1 @@
+"""A KV-cache allocation strategy for kvlab."""
