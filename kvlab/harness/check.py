@@ -14,7 +14,7 @@ from kvlab.harness.compose import Composer
 from kvlab.harness.progress import Bar
 from kvlab.strategy import Strategy
 from kvlab.testing.contract import LifeError, MakeFor, lives
-from kvlab.testing.memories import SETTINGS, Setting
+from kvlab.testing.memories import SETTINGS, SHORT, Setting
 
 SHOWN = (
     "steps", "admitted", "admit refused", "hits", "hit tokens", "extended", "extend refused", "forked", "fork refused",
@@ -42,31 +42,31 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--seeds and --steps: allowed is 1 or more")
     names = [word for word in args.what if "=" not in word]
     overrides = [word for word in args.what if "=" in word]
-    with Composer() as composer:
-        makers = {name: maker(composer, [f"strategy={name}", *overrides]) for name in names}
-        if not names:
-            makers = {given_class(overrides): maker(composer, overrides)}
+    asked = {" ".join([name, *overrides]): [f"strategy={name}", *overrides] for name in names}
+    asked = asked or {given_class(overrides): overrides}
+    makers = {words: maker(line) for words, line in asked.items()}  # all of them, before anything runs
     seeds = range(args.seeds) if args.seed is None else [args.seed]
-    rows = [check(name, make, seeds, args.steps, overrides if names else []) for name, make in makers.items()]
+    rows = [check(words, make, seeds, args.steps) for words, make in makers.items()]
     print(json.dumps(rows, indent=1) if args.json else "\n\n".join(map(text, rows)))
     return int(any(row["status"] != "ok" for row in rows))
 
 
 def given_class(overrides: Sequence[str]) -> str:
-    """The override that names a class, under which the row is shown; it repeats the check too."""
+    """The overrides, one of which names a class."""
     found = [word for word in overrides if word.startswith("strategy._target_=")]
     if not found:
         raise UsageError("kvlab check: name a strategy (kvlab strategies lists them), or give strategy._target_=PATH")
     return " ".join(overrides)
 
 
-def maker(composer: Composer, overrides: Sequence[str]) -> MakeFor:
+def maker(overrides: Sequence[str]) -> MakeFor:
     """Makes the strategy that the overrides configure for each of the contract's memories."""
     chosen = any(word.startswith("block_size=") for word in overrides)
     nodes: dict[str, dict[str, Any]] = {}
-    for setting in SETTINGS:
-        size = [] if chosen else [f"block_size={setting.block_size}"]
-        nodes[setting.name] = composer.compose([*overrides, *size]).config["strategy"]
+    with Composer() as composer:
+        for setting in (*SETTINGS, *SHORT):
+            size = [] if chosen else [f"block_size={setting.block_size}"]
+            nodes[setting.name] = composer.compose([*overrides, *size]).config["strategy"]
     return lambda setting: made(nodes[setting.name], setting)
 
 
@@ -75,9 +75,9 @@ def made(node: dict[str, Any], setting: Setting) -> Strategy:
     return strategy
 
 
-def check(name: str, make: MakeFor, seeds: Sequence[int], steps: int, overrides: Sequence[str]) -> dict[str, Any]:
+def check(name: str, make: MakeFor, seeds: Sequence[int], steps: int) -> dict[str, Any]:
     """One strategy's row: `status` is ok or broken; broken ones say the rule, why, and how to repeat it."""
-    repeat = " ".join(["kvlab check", name, *overrides])
+    repeat = f"kvlab check {name}"
     begin = time.perf_counter()
     row: dict[str, Any] = {"strategy": name, "status": "ok", "seeds": len(seeds), "steps": steps}
     try:
@@ -90,6 +90,11 @@ def check(name: str, make: MakeFor, seeds: Sequence[int], steps: int, overrides:
         raise UsageError(f"{name}: {error}") from error
     seconds = round(time.perf_counter() - begin, 2)
     return {**row, "lives": report.lives, "seconds": seconds, "memories": report.memories, "exercised": report.seen}
+
+
+def check_installed(name: str, seeds: int, steps: int) -> dict[str, Any]:
+    """The same by name; a test runs several in processes of their own."""
+    return check(name, maker([f"strategy={name}"]), range(seeds), steps)
 
 
 def text(row: dict[str, Any]) -> str:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 
 from kvlab.strategy import Strategy
 from kvlab.testing import checks, honesty
 from kvlab.testing.rule import RuleError
 from kvlab.testing.sequence import Sequence
 from kvlab.testing.trial import Trial, Write
+from kvlab.testing.watchdog import rewind, watched
 
 
 class Life:
     """Sequences come, grow, fork, are cut short, preempted, aborted, and leave. One step at a time."""
 
-    def __init__(self, strategy: Strategy, seed: int, share: float = 0.2) -> None:
+    def __init__(self, strategy: Strategy, seed: int, share: float = 0.1) -> None:
         self.rng = rng = random.Random(seed)
         self.strategy, self.memory = strategy, strategy.memory
         self.trial = Trial(strategy, rng, share)
@@ -36,9 +38,12 @@ class Life:
         """So many steps, then the end. Returns what was exercised. Raises RuleError."""
         if self.longest < 2:
             return self.trial.seen
-        for _ in range(steps):
-            self.step()
-        self.end()
+        with watched():
+            for _ in range(steps):
+                rewind()
+                self.step()
+            rewind()
+            self.end()
         return self.trial.seen
 
     def step(self) -> None:
@@ -57,7 +62,7 @@ class Life:
         trial.apply()
         checks.everything(trial)
         if rng.random() < 0.1:
-            rng.choice(honesty.CLAIMS)(trial)
+            self._claim(rng.choice(honesty.CLAIMS))
         trial.issue([(sequence, stop) for sequence, stop in self.planned if sequence.seq in trial.running])
         if not self.ahead:
             self._land()
@@ -68,6 +73,8 @@ class Life:
         trial = self.trial
         self._land()
         trial.settle()
+        for claim in honesty.CLAIMS:
+            self._claim(claim)
         honesty.longest_is_reached(honesty.emptied(trial))
         for sequence in list(trial.running.values()):
             trial.release(sequence, "released at the end")
@@ -75,6 +82,10 @@ class Life:
         honesty.longest_is_reached(honesty.emptied(trial))
         trial.clear()
         trial.settle()
+
+    def _claim(self, claim: Callable[[Trial], None]) -> None:
+        claim(self.trial)
+        self.trial.seen["claims checked"] += 1
 
     # --- departures
 

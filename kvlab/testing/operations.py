@@ -11,6 +11,7 @@ from kvlab.testing import checks, honesty
 from kvlab.testing.rule import RuleError
 from kvlab.testing.sequence import Sequence
 from kvlab.testing.trial import Trial
+from kvlab.testing.watchdog import watched
 
 Operation = tuple[str, tuple[Any, ...]]  # name of a method, its arguments
 History = list[Operation]
@@ -36,7 +37,8 @@ class Operations:
 
     def do(self, operation: Operation) -> None:
         name, args = operation
-        getattr(self, name)(*args)
+        with watched():
+            getattr(self, name)(*args)
 
     def admit(self, prompt: list[int], new: int, leave: int) -> None:
         if self.full:

@@ -58,7 +58,7 @@ class Sequence:
         """Admitted. A strategy that kept the arrival's ids, which it must not, finds them worthless."""
         if self.waiting is not None and self.waiting.ids is not None:
             self.waiting.ids.flags.writeable = True
-            self.waiting.ids[:] = -1
+            self.waiting.ids[:] = 1  # what many sequences begin with
         self.waiting = None
         self.done = self.issued = hit
         self.told, self.room, self.said = 0, room, room

@@ -69,7 +69,7 @@ class Shadow:
         """For each slot, whether all of it holds this value."""
         piece = self.pieces(slot_N)
         same: NDArray[np.bool_] = (self.content[piece] == self.spread(value_N)) & (piece >= 0)
-        whole: NDArray[np.bool_] = same.reshape(len(slot_N), self.per_token).all(axis=1)
+        whole: NDArray[np.bool_] = np.logical_and.reduce(same.reshape(len(slot_N), self.per_token), axis=1)
         return whole
 
     def spread(self, value_N: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -39,6 +39,7 @@ class Trial:
         self.flight: list[Write] = []
         self.flight_slot_T = np.zeros(0, np.int64)  # of all their tokens [0, stop), as the tables said at the launch
         self.undone: list[Move] = []  # drained, not applied yet
+        self.tight = False  # the last question was refused
         self.seen: Counter[str] = Counter()  # what was exercised
         self.told_ids: list[
             tuple[list[int], int]
@@ -117,7 +118,7 @@ class Trial:
             ids.flags.writeable = False
             self._remember(sequence)
         self._do("wrote", (sequence.seq, sequence.done, ids))
-        self.scratch[: sequence.done] = -1
+        self.scratch[: sequence.done] = 1
         sequence.told = sequence.done
 
     def release(self, sequence: Sequence, why: str) -> None:
@@ -210,6 +211,7 @@ class Trial:
         """A call that may be refused; a refusal changes nothing."""
         before = self._before()
         answer = self._do(name, args)
+        self.tight = answer is None
         if answer is None:
             self.seen[f"{name} refused"] += 1
             self._unchanged(before, name, args, " is refused")
@@ -220,7 +222,8 @@ class Trial:
         return getattr(self.strategy, name)(*args)
 
     def _before(self) -> Snapshot | None:
-        return Snapshot(self.strategy) if self.share >= 1 or self.rng.random() < self.share else None
+        share = min(1.0, 4 * self.share) if self.tight else self.share  # one refusal is seldom alone
+        return Snapshot(self.strategy) if self.rng.random() < share else None
 
     def _unchanged(self, before: Snapshot | None, name: str, args: tuple[Any, ...], how: str = "") -> None:
         if before is None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
-from kvlab.harness.check import maker
-from kvlab.harness.compose import Composer
+from kvlab.harness.check import check_installed, maker
 from kvlab.strategies.contiguous import Contiguous
 from kvlab.testing import StrategyContract, lives
 from kvlab.testing.contract import acceptable
@@ -18,22 +19,33 @@ NAMES = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "stra
 
 @pytest.fixture(scope="module")
 def make_for():
-    with Composer() as composer:
-        yield {name: maker(composer, [f"strategy={name}"]) for name in NAMES}
+    return {name: maker([f"strategy={name}"]) for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def checked():
+    """Two processes at work on all the checks of this module."""
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        yield {(name, size): pool.submit(check_installed, name, *size) for size in SIZES for name in NAMES}
+
+
+SIZES = ((50, 200), (200, 400))  # lives, steps of each
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_random_lives(make_for, name):
-    report = lives(make_for[name], range(7), 60)
+    report = lives(make_for[name], range(7), 50)
     assert report.lives == 7
     assert report.seen["admitted"] > 50
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_many_random_lives(make_for, name):
-    report = lives(make_for[name], range(50), 200)
-    assert report.seen["steps"] == 50 * 200
+def test_many_random_lives(checked, name, size):
+    row = checked[name, size].result()
+    assert row["status"] == "ok", row["reason"]
+    assert row["exercised"]["steps"] == size[0] * size[1]
 
 
 @pytest.mark.slow
