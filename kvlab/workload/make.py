@@ -6,11 +6,12 @@ same prompt and the same arrival whatever max_len, scale or pool it meets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kvlab.errors import UsageError
+from kvlab.imports import object_at
 from kvlab.request import Request
 from kvlab.workload import arrivals, lengths, quantiles, trace
 from kvlab.workload.knobs import Config, optional_whole, positive, shown, whole
@@ -41,10 +42,23 @@ def make(config: Config, *, seed: int, max_len: int, vocab: int | None, temperat
     vocab: token ids lie below it; None: lengths only. Raises UsageError for any wrong knob or file.
     """
     check_arguments(seed, max_len, vocab)
+    if "_target_" in config:
+        return elsewhere(config, seed=seed, max_len=max_len, vocab=vocab, temperature=temperature)
     check_knobs(config)
+    rows = find_rows(config, seed, max_len)
+    return from_rows(rows, config, seed=seed, max_len=max_len, vocab=vocab, temperature=temperature)
+
+
+def from_rows(
+    rows: Rows, config: Config, *, seed: int, max_len: int, vocab: int | None, temperature: float = 0.0
+) -> Workload:
+    """The workload of rows that were drawn or read: scaled, with arrivals and prompts.
+
+    Of the node it takes scale, max_tokens, arrivals, rate and time_scale, each as if null where absent.
+    """
     scale, max_tokens = positive(config, "scale", 1.0), optional_whole(config, "max_tokens")
     about_arrivals = {"arrivals": arrivals.kind(config), "rate_per_s": config.get("rate")}
-    rows = find_rows(config, seed, max_len).scaled(scale)
+    rows = rows.scaled(scale)
     times = arrivals.times(config, rows, seed)
     num_cut = sum(length > max_tokens for length in rows.output) if max_tokens else 0
     rows = rows.cut(max_tokens)
@@ -64,6 +78,46 @@ def make(config: Config, *, seed: int, max_len: int, vocab: int | None, temperat
         **about_arrivals,
     }
     return Workload(requests, refused, info)
+
+
+def elsewhere(config: Config, *, seed: int, max_len: int, vocab: int | None, temperature: float) -> Workload:
+    """What a function of another package makes of the same arguments; what its info lacks is filled in."""
+    target = str(config["_target_"])
+    made = object_at(target, "workload._target_")(
+        config, seed=seed, max_len=max_len, vocab=vocab, temperature=temperature
+    )
+    if not isinstance(made, Workload):
+        raise UsageError(f"workload._target_={target}: gave {type(made).__name__}; allowed is a Workload")
+    check_requests(made.requests, max_len, target)
+    at_once = all(request.arrival_s == 0 for request in made.requests)
+    info = {
+        "name": config["name"],
+        "synthetic": True,
+        "source": target,
+        **summarise(made.requests, made.refused),
+        "length_scale": 1.0,
+        "arrivals": "all_at_0" if at_once else "file",
+        "rate_per_s": None,
+    }
+    return replace(made, info={**info, **made.info})
+
+
+def check_requests(requests: list[Request], max_len: int, target: str) -> None:
+    """Raise UsageError for requests that no engine could serve."""
+    before = -1, 0.0
+    for request in requests:
+        id, output_len = request.id, 1 if request.output_len is None else request.output_len
+        final = request.prompt_len + output_len
+        rules = {
+            "ids rise": id > before[0],
+            "arrivals rise": request.arrival_s >= before[1],
+            "prompt_len and output_len are 1 or more": min(request.prompt_len, output_len) >= 1,
+            f"prompt_len + output_len <= limit <= max_len={max_len}": final <= request.limit <= max_len,
+            "prompt holds prompt_len ids": request.prompt is None or len(request.prompt) == request.prompt_len,
+        }
+        if broken := [rule for rule, holds in rules.items() if not holds]:
+            raise UsageError(f"workload._target_={target}: request {id} breaks the rule: {broken[0]}")
+        before = id, request.arrival_s
 
 
 def refuse(rows: Rows, max_len: int) -> list[Refused]:
