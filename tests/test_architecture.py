@@ -12,7 +12,7 @@ ONLY_IN = {
     "hydra": {"kvlab/harness/compose.py"},
     "omegaconf": {"kvlab/harness/compose.py"},
     "wandb": {"kvlab/harness/tracking.py"},
-    "matplotlib": {"kvlab/harness/figures.py"},
+    "matplotlib": {"kvlab/harness/figures.py", "kvlab/harness/timelines.py"},
     "gguf": {"kvlab/model/gguf.py"},
     "rich": {"kvlab/harness/"},
     "safetensors": {"kvlab/model/"},

@@ -21,10 +21,10 @@ REPORT, TABLE, FIGURES = "report.md", "table.csv", "figures"
 READING = """\
 Each line is the median over its seeds (n), with [least-most] behind it. The shares are of the whole pool, averaged over
 the time until no request waits any more. Token state: tokens really stored. Reservation: room that its sequence will
-use later. Internal: room given to a sequence that never uses it. External: everything else, free memory included.
-Digest: of all generated tokens; `=` says that every strategy generated the same; `2 ties`, that two requests part from
-the first line's at a choice between almost equal logits, which another rounding may make otherwise; `differs`, that
-one does elsewhere.
+use later. Internal: room given to a sequence that never uses it. External: all else, free or rounded up
+beyond every room. Digest: of all generated tokens; `=` says that every strategy generated the same; `2 ties`, that two
+requests part from the first line's at a choice between almost equal logits, which another rounding may make otherwise;
+`differs`, that one does elsewhere.
 """
 
 

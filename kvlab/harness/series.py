@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -51,13 +53,38 @@ def has_series(run: Run) -> bool:
     return bool(run.steps.get("time_s")) and run.steps.keys() >= SERIES
 
 
-def over_time(run: Run) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
-    """Edges of the steps in seconds [steps + 1], and shares of the pool [steps]: the parts, and what is held."""
+class Series(NamedTuple):
+    """Edges of the steps [steps + 1], and shares of the pool [steps]: `held`, and the parts with external split."""
+
+    edges: NDArray[np.float64]
+    shares: dict[str, NDArray[np.float64]]
+
+    @property
+    def done(self) -> float:
+        return float(self.edges[-1])
+
+
+def over_time(run: Run) -> Series:
+    """The parts of a run's pool; of what is external, what is neither held nor cached is free, else rounded up."""
     columns = {name: np.array(values) for name, values in run.steps.items()}
-    parts = {part: columns[part] for part in PARTS}
-    pool = np.sum(list(parts.values()), axis=0)
+    pool = np.sum([columns[part] for part in PARTS], axis=0)
+    free = np.clip(pool - columns["held"] - columns["cached"], 0, columns["external"])
+    columns |= {"free": free, "rounded": columns["external"] - free}
     edges = np.concatenate(([columns["time_s"][0] - columns["dt_s"][0]], columns["time_s"]))
-    return edges, {part: values / pool for part, values in (parts | {"held": columns["held"]}).items()}
+    return Series(edges, {name: columns[name] / pool for name in (*PARTS, "free", "rounded", "held")})
+
+
+def axis_end(ends: list[float]) -> float:
+    """Where a common time axis ends: at the last, or a little behind the others if that leaves them no room."""
+    *others, longest = sorted(ends)
+    return 1.2 * others[-1] if others and longest > 2 * others[-1] else longest
+
+
+def until(series: Series, end: float) -> Series:
+    """The part of the series before `end`."""
+    count = max(1, int(np.count_nonzero(series.edges[:-1] < end)))
+    edges = np.minimum(series.edges[: count + 1], end)
+    return Series(edges, {name: values[:count] for name, values in series.shares.items()})
 
 
 def _rate(run: Run) -> float:

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def describe(item: plugins.Installed) -> dict[str, Any]:
-    """One strategy. `knobs`: shared names that it uses, then its own arguments. `what`: its YAML's words, or its class's."""
+    """One strategy. `knobs`: shared names that it uses, then its own arguments; `what`: a line on it."""
     cls = nodes.strategy_class(str(item.node.get("_target_")))
     shared = nodes.knobs(item.node, cls)
     own = [f"strategy.{name}" for name in item.node if name != "_target_" and name not in shared]

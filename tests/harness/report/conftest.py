@@ -33,7 +33,7 @@ def result(strategy: str, seed: int, config: dict[str, Any], changes: dict[str, 
             "pool_bytes": TOKEN * POOL_TOKENS, "dtype": "float32", "seed": seed, "timing": True, **config,
         },
         "tokens_per_s": 1000.0 * token + 1.0 * seed, "utilization": token, "utilization.whole": token / 2,
-        "allocated_utilization": token / (token + reservation + internal), "pool_usage": 0.95,
+        "allocated_utilization": token / (token + reservation + internal), "pool_usage": token + reservation + internal,
         "waste": {
             "reservation": reservation, "internal": internal, "cached": 0.0,
             "external": 1 - token - reservation - internal,
