@@ -29,9 +29,9 @@ class Environment:
         assert done.returncode == 0, (arguments, done.stdout, done.stderr)
         return done.stdout
 
-    def install(self, path: str | Path) -> None:
-        """As `pip install -e PATH`, without asking the network for setuptools."""
-        self.run("pip", "install", "--quiet", "--no-build-isolation", "--no-index", "--editable", path)
+    def install(self, *what: str | Path) -> None:
+        """As `pip install ...`, without asking the network for setuptools."""
+        self.run("pip", "install", "--quiet", "--no-build-isolation", "--no-index", *what)
 
     def kvlab(self, *arguments: str) -> str:
         return self.run("kvlab.harness.cli", *arguments)
@@ -47,7 +47,7 @@ def test_from_nothing_to_a_table_in_three_commands(environment: Environment, tmp
     """What a new strategy's README and docs/plugins.md promise."""
     said = environment.kvlab("new-strategy", "zebra")
     assert "pip install -e zebra\n" in said
-    environment.install("zebra")
+    environment.install("--editable", "zebra")
     table = environment.kvlab("sweep", "strategy=zebra,paged", "workload.num_requests=24", *SMALL)
     zebra, paged = (line_of(table, name) for name in ("zebra", "paged"))
     assert zebra[1:] == paged[1:], "it is paged under another name"
