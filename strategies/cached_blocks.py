@@ -213,7 +213,7 @@ class CachedBlocks(Paged):
         published, blank, taken = len(self.published), self.blank, list[int]()
         while len(taken) < short:
             taken += self.evict()
-        self.free += taken[::-1]
+        self.free[:0] = taken[::-1]  # below the free ones, few as they are: those are taken first, as in vLLM
         evicted = published - len(self.published)
         self.counts["evicted"] += evicted * self.block_size
         self.counts["evicted_beyond_need"] += (evicted - max(0, short - blank)) * self.block_size

@@ -28,8 +28,8 @@ class Prefix(CachedBlocks):
     """`duplicates`: what becomes of a block whose content another one holds already.
 
     keep: both stay, as in vLLM, whose tables only grow; dedupe: the sequence takes the other one, as in Hugging
-    Face's continuous batching. one_queue: free blocks wait in line with the idle ones, as in vLLM, so that an
-    idle block can go while free ones are left. null_block: block 0 is never used (vLLM's placeholder).
+    Face's continuous batching. one_queue: free blocks wait in line with the idle ones, as in vLLM 0.21, so that
+    an idle block can go while free ones are left. null_block: block 0 is never used (vLLM's placeholder).
     """
 
     def __init__(

@@ -240,7 +240,7 @@ def test_lfu_and_priority_keep_what_is_used_often_or_matters(bench):
 
 
 def test_one_queue_evicts_what_is_cached_while_free_blocks_are_left(bench):
-    """vLLM's order: free and idle blocks wait in one line, and block 0 is never used."""
+    """The order of vLLM 0.21: free and idle blocks wait in one line, and block 0 is never used."""
     b = bench(Prefix, 5, one_queue=True, null_block=True)
     assert (b.strategy.longest, b.blocks("free")) == (16, 4)
     b.start(0, TEN[:5])
