@@ -108,7 +108,6 @@ def _serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Pro
     import torch
 
     from kvlab.engine.real import real_engine
-    from kvlab.kernels.attention import kernel_name
     from kvlab.model.matrix import product_name
 
     shape = planned.shape
@@ -123,7 +122,9 @@ def _serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Pro
     return {
         "matrix_product": product_name(getattr(torch, config["dtype"])),
         "threads": torch.get_num_threads(),
-        "kernel": kernel_name(getattr(torch, config["dtype"]), shape.head_dim, shape.q_heads // shape.kv_heads),
+        "kernel": engine.executor.kernels.kernel_name(
+            getattr(torch, config["dtype"]), shape.head_dim, shape.q_heads // shape.kv_heads
+        ),
         **metrics,
         **_step_times(engine, metrics["num_steps"]),
         "others_cpu_share": share,

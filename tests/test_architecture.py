@@ -18,7 +18,15 @@ ONLY_IN = {
     "safetensors": {"kvlab/model/"},
     "tokenizers": {"kvlab/model/"},
     "triton": {"kernels/"},
-    "torch": {"kvlab/memory/", "kvlab/model/", "kernels/", "kvlab/engine/", "kvlab/harness/doctor.py", "kvlab/run.py"},
+    "torch": {
+        "kvlab/memory/",
+        "kvlab/model/",
+        "kernels/",
+        "kvlab/engine/",
+        "kvlab/harness/doctor.py",
+        "kvlab/run.py",
+        "kvlab/testing/kernels.py",
+    },
 }
 NO_TORCH = ("strategies/", "kvlab/workload/", "kvlab/record/", "kvlab/engine/scheduler.py", "kvlab/engine/lanes.py")
 

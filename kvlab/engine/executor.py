@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kvlab.engine.kernels import Kernels
 from kvlab.engine.lanes import Lanes, Launch, packed
 from kvlab.engine.sampling import Sampler
-from kvlab.kernels.attention import SHORT, attend
+from kvlab.kernels.attention import SHORT
 from kvlab.kernels.write import write
 from kvlab.memory.dense import DenseStore
 from kvlab.memory.store import Store
-from kvlab.memory.view import View, make_view
 from kvlab.model.llama import Llama
 from kvlab.strategy import Move, Strategy, ceil_div
 
@@ -23,20 +24,20 @@ from kvlab.strategy import Move, Strategy, ceil_div
 class Attention:
     """What the model calls in each layer of one launch: store the new keys and values, then attend."""
 
-    def __init__(self, store: Store, view: View, scale: float) -> None:
-        self.store, self.view, self.scale = store, view, scale
+    def __init__(self, store: Store, kernels: Kernels, view: Any, scale: float) -> None:
+        self.store, self.kernels, self.view, self.scale = store, kernels, view, scale
 
     def __call__(self, layer: int, q_TQD: Tensor, k_THD: Tensor, v_THD: Tensor) -> Tensor:
         k_SHD, v_SHD = self.store.layer(layer)
         write(k_SHD, v_SHD, self.view.slot_T, k_THD, v_THD)
-        return attend(q_TQD, k_SHD, v_SHD, self.view, self.scale)
+        return self.kernels.attend(q_TQD, k_SHD, v_SHD, self.view, self.scale)
 
 
 class RealExecutor:
     """One model, one store, one strategy's tables; `ns` adds up the nanoseconds of each part of a step."""
 
-    def __init__(self, model: Llama, store: Store, strategy: Strategy, lanes: Lanes) -> None:
-        self.model, self.store, self.strategy, self.lanes = model, store, strategy, lanes
+    def __init__(self, model: Llama, store: Store, strategy: Strategy, lanes: Lanes, kernels: Kernels) -> None:
+        self.model, self.store, self.strategy, self.lanes, self.kernels = model, store, strategy, lanes, kernels
         self.sampler = Sampler()
         self.scale = model.shape.head_dim**-0.5
         self.ns = {"moves": 0, "view": 0, "model": 0, "sample": 0}
@@ -48,7 +49,7 @@ class RealExecutor:
         marks.append(perf_counter_ns())
         view = self._view(launch)
         marks.append(perf_counter_ns())
-        logits_NV = self._forward(launch, Attention(self.store, view, self.scale))
+        logits_NV = self._forward(launch, Attention(self.store, self.kernels, view, self.scale))
         marks.append(perf_counter_ns())
         token_N = self._sample(logits_NV, launch)
         marks.append(perf_counter_ns())
@@ -59,25 +60,30 @@ class RealExecutor:
     def warm_up(self) -> None:
         """One small launch over memory of its own: first-call costs stay out of the run's times."""
         shape, stop_B, start_B = self.model.shape, np.array([SHORT + 1, 1]), np.zeros(2, np.int64)
-        slots, tokens = 2 * (SHORT + 1), SHORT + 2  # a prompt that goes through torch, and a token that does not
+        tokens = SHORT + 2  # a prompt that goes through torch, and a token that does not
+        block_size = self.strategy.block_size or SHORT + 1
+        width = ceil_div(SHORT + 1, block_size)
+        table_BP, slots = np.arange(2 * width, dtype=np.int32).reshape(2, width), 2 * width * block_size
+        if self.strategy.block_size is None:
+            table_BP *= block_size
         scratch = DenseStore(shape.layers, slots, shape.kv_heads, shape.head_dim, self.store.layer(0)[0].dtype)
-        view = make_view(np.array([[0], [1]], np.int32), start_B, stop_B, SHORT + 1)
+        view = self.kernels.make_view(table_BP, start_B, stop_B, self.strategy.block_size)
         _, position_T = packed(stop_B, start_B, stop_B)
         zeros_T = torch.zeros(tokens, dtype=torch.int64)
         for _ in range(2):
             self.model(
                 zeros_T,
                 torch.from_numpy(position_T),
-                Attention(scratch, view, self.scale),
+                Attention(scratch, self.kernels, view, self.scale),
                 torch.tensor([tokens - 2, tokens - 1]),
             )
         scratch.close()
 
-    def _view(self, launch: Launch) -> View:
+    def _view(self, launch: Launch) -> Any:
         block_size = self.strategy.block_size
         width = 1 if block_size is None else ceil_div(int(launch.stop_B.max()), block_size)
         table_BP = self.strategy.table.data[launch.row_B, :width]  # whole rows would cost max_len, whatever is used
-        return make_view(table_BP, launch.start_B, launch.stop_B, block_size)
+        return self.kernels.make_view(table_BP, launch.start_B, launch.stop_B, block_size)
 
     def _forward(self, launch: Launch, attention: Attention) -> Tensor:
         assert launch.ids_T is not None

@@ -12,6 +12,7 @@ from kvlab.build import build_axis
 from kvlab.engine.clock import StepClock, WallClock
 from kvlab.engine.engine import Engine
 from kvlab.engine.executor import RealExecutor
+from kvlab.engine.kernels import build_kernels
 from kvlab.engine.lanes import Lanes
 from kvlab.engine.scheduler import Scheduler
 from kvlab.memory.build import build_store
@@ -46,7 +47,7 @@ def real_engine(
             forecast=build_axis(config, "forecast"),
             eos=eos,
         )
-        executor = RealExecutor(model, store, strategy, lanes)
+        executor = RealExecutor(model, store, strategy, lanes, build_kernels(config["attention"]))
         executor.warm_up()
         clock = StepClock() if config["engine"]["clock"] == "steps" else WallClock()
         yield Engine(requests, scheduler, executor, clock, Recorder(strategy, store.committed_bytes), progress)

@@ -118,7 +118,7 @@ VERBS = (
 )
 OVERRIDES = """\
 Overrides are NAME=VALUE; a sweep takes several values: a,b,c or range(0,3) or choice(a,b) or glob(*).
-  strategy, model, workload, admission, victim, forecast, eviction, experiment, tracking
+  strategy, model, workload, admission, victim, forecast, eviction, attention, experiment, tracking
                                              names: a wrong one lists those that exist
   seed, max_len, block_size, page_group_bytes, dtype, timing, pool_bytes (720MiB) or pool_blocks
   workload.NAME, model.NAME, strategy.NAME   what the chosen one has: workload.num_requests=64 workload.rate=2.5

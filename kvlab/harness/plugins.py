@@ -20,7 +20,7 @@ from kvlab.harness.nodes import check_arguments, node_of, strategy_class
 from kvlab.imports import object_at, reason
 
 OURS = "kvlab"
-NEEDS_CLASS = ("strategy", "eviction", *AXES)  # groups whose every node names one
+NEEDS_CLASS = ("strategy", "eviction", "attention", *AXES)  # groups whose every node names one
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 from kvlab.errors import UsageError
 
 Check = Callable[[str, Any], Any]
-GROUPS = ("strategy", "model", "workload", "admission", "victim", "forecast", "eviction")
+GROUPS = ("strategy", "model", "workload", "admission", "victim", "forecast", "eviction", "attention")
 UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 

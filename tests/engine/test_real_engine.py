@@ -45,6 +45,7 @@ def config(strategy: str, **changes: object) -> dict:
         "workload": {},
         "admission": {"_target_": "kvlab.engine.axes.PromptPlusOne"},
         "victim": {"_target_": "kvlab.engine.axes.Newest"},
+        "attention": {"_target_": "kvlab.engine.kernels.Kvlab"},
         "forecast": {"_target_": "kvlab.engine.axes.Limit"},
         "seed": 0, "max_len": 128, "page_group_bytes": 4096, "pool_bytes": 400 * TOKEN_BYTES, "pool_blocks": None,
         "block_size": 16, "dtype": "float64", "device": "cpu", "executor": "real", "timing": True,
@@ -90,7 +91,8 @@ def serve(cfg: dict, requests: list, poison: bool = True) -> Engine:
     strategy = build_strategy(cfg, TOKEN_BYTES, 2, cfg["pool_bytes"])
     with real_engine(cfg, loaded.model, strategy, requests) as engine:
         if poison:
-            engine.executor = Poisoning(loaded.model, engine.executor.store, strategy, engine.scheduler.lanes)
+            plain = engine.executor
+            engine.executor = Poisoning(loaded.model, plain.store, strategy, engine.scheduler.lanes, plain.kernels)
         engine.run()
     return engine
 

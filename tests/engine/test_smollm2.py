@@ -23,6 +23,7 @@ def config(strategy: str, max_seqs: int = 64) -> dict:
         "workload": {"name": "lognormal", "num_requests": 14, "scale": 0.6},
         "admission": {"_target_": "kvlab.engine.axes.PromptPlusOne"},
         "victim": {"_target_": "kvlab.engine.axes.Newest"},
+        "attention": {"_target_": "kvlab.engine.kernels.Kvlab"},
         "forecast": {"_target_": "kvlab.engine.axes.Limit"},
         "engine": engine, "seed": 3, "max_len": 128, "page_group_bytes": 65536, "pool_bytes": None, "pool_blocks": None,
         "block_size": 16, "dtype": "float32", "device": "cpu", "executor": "real", "timing": True,

@@ -52,6 +52,7 @@ def config(name: str) -> dict:
         "workload": {"name": "fixed", "num_requests": 4, "prompt_len": 12, "output_len": 10},
         "admission": {"_target_": "kvlab.engine.axes.PromptPlusOne"},
         "victim": {"_target_": "kvlab.engine.axes.Newest"},
+        "attention": {"_target_": "kvlab.engine.kernels.Kvlab"},
         "forecast": {"_target_": "kvlab.engine.axes.Limit"},
         "engine": {"max_seqs": 8, "chunk": None, "clock": "steps", "temperature": 0.0, "threads": 1},
         "seed": 0, "max_len": 32, "page_group_bytes": 4096, "pool_bytes": 7 * 4 * 4096, "pool_blocks": None,

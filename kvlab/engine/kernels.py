@@ -1,0 +1,54 @@
+"""What reads a strategy's tables: a view of each launch and a kernel over it; `attention` in the configuration."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kvlab.build import build
+from kvlab.errors import UsageError
+from kvlab.kernels import attention
+from kvlab.memory import view
+
+
+class Kernels(Protocol):
+    """B sequences, P table entries, T new tokens, Q query heads, S slots, H key/value heads, D head size."""
+
+    def make_view(
+        self, table_BP: NDArray[np.int32], start_B: NDArray[np.int64], stop_B: NDArray[np.int64], block_size: int | None
+    ) -> Any:
+        """The launch that computes the tokens [start, stop) of each sequence; table row b is that of sequence b.
+
+        Its slot_T, int64, are the slots that the packed new tokens are written to. The rest is the kernel's own.
+        block_size None: entry 0 is the row's first slot. Entries beyond the last in use may be anything.
+        """
+        ...
+
+    def attend(self, q_TQD: Tensor, k_SHD: Tensor, v_SHD: Tensor, view: Any, scale: float) -> Tensor:
+        """o_TQD: packed query t sees the tokens of its sequence up to its own position, and no other slot."""
+        ...
+
+    def kernel_name(self, dtype: torch.dtype, head_dim: int, groups: int) -> str:
+        """For the result. `groups`: query heads that share a key/value head."""
+        ...
+
+
+class Kvlab:
+    """Ours."""
+
+    make_view = staticmethod(view.make_view)
+    attend = staticmethod(attention.attend)
+    kernel_name = staticmethod(attention.kernel_name)
+
+
+def build_kernels(node: dict[str, Any]) -> Kernels:
+    """What the node `attention` names. UsageError: it is not whole."""
+    built: Kernels = build(node)
+    missing = [name for name in ("make_view", "attend", "kernel_name") if not hasattr(built, name)]
+    if missing:
+        raise UsageError(f"attention._target_={node['_target_']}: it lacks {', '.join(missing)}")
+    return built
