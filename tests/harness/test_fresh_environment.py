@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SMALL = ("model=tiny", "dtype=float64", "max_len=256", "timing=false", "tracking=none")
+SMALL = ("model=tiny", "dtype=float64", "max_len=256", "engine.clock=steps", "timing=false", "tracking=none")
 
 
 class Environment:
