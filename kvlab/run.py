@@ -83,9 +83,11 @@ def _refusal(planned: Plan) -> str:
     least = min(request.limit for request in requests)
     if least <= longest:
         return ""
+    unit = "page_group_bytes" if planned.strategy.virtual else "block_size" if planned.strategy.block_size else ""
+    too_large = f" or {unit}" if unit and not longest else ""
     return (
         f"no request fits: they may grow to {least:,} tokens or more, the longest that this pool is sure to hold "
-        f"is {longest:,}; raise pool_bytes (now {planned.capacity['pool_bytes']:,}) or lower max_len"
+        f"is {longest:,}; raise pool_bytes (now {planned.capacity['pool_bytes']:,}) or lower max_len{too_large}"
     )
 
 

@@ -20,20 +20,20 @@ MANIFEST, LOCK = "sweep.json", ".lock"
 class Manifest:
     """The runs of a sweep, found again by what they are and not by what their directory is called."""
 
-    def __init__(self, directory: Path, runs: Sequence[Planned], overrides: Sequence[str]) -> None:
-        self.directory, self.runs, self.overrides = directory, runs, list(overrides)
+    def __init__(self, directory: Path, runs: Sequence[Planned], overrides: Sequence[str], typed_in: Path) -> None:
+        self.directory, self.runs, self.overrides, self.typed_in = directory, runs, list(overrides), typed_in
         there = _finished_below(directory)
         self.places = [there.get(run.key) or _place(directory, run) for run in runs]
         self.statuses = ["waiting" if run.key not in there else _status(there[run.key]) for run in runs]
         self.save()
 
     @staticmethod
-    def overrides_in(directory: Path) -> list[str]:
-        """What the sweep in `directory` was started with. Raises UsageError if none was."""
+    def started_with(directory: Path) -> tuple[list[str], Path]:
+        """The overrides of the sweep in `directory`, and where they were typed. Raises UsageError if there is none."""
         manifest = rundir.read_json(directory / MANIFEST)
         if not isinstance(manifest, dict) or not isinstance(manifest.get("overrides"), list):
             raise UsageError(f"{directory}: no {MANIFEST} there; give the directory of a sweep")
-        return [str(line) for line in manifest["overrides"]]
+        return [str(line) for line in manifest["overrides"]], Path(str(manifest.get("typed_in", ".")))
 
     def finished(self) -> list[Path]:
         return [p for p, s in zip(self.places, self.statuses, strict=True) if s in rundir.FINISHED]
@@ -69,7 +69,7 @@ class Manifest:
             for run, place, status in zip(self.runs, self.places, self.statuses, strict=True)
         ]
         overrides = [line for line in self.overrides if not line.startswith("hydra.sweep.dir=")]
-        content = {"schema_version": 1, "overrides": overrides, "runs": runs}
+        content = {"schema_version": 1, "overrides": overrides, "typed_in": str(self.typed_in), "runs": runs}
         rundir.write_json(self.directory / MANIFEST, content)
 
 

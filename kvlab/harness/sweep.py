@@ -7,6 +7,7 @@ error and the sweep goes on. What is finished is never repeated, so a sweep can 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import shlex
 import sys
@@ -43,8 +44,9 @@ def run(args: argparse.Namespace) -> int:
 
     if args.jobs is not None and args.jobs < 1:
         raise UsageError(f"--jobs {args.jobs}: allowed is a whole number, 1 or more")
-    overrides = _overrides(args)
-    plan = make_plan(_tracked(overrides))
+    overrides, typed_in = _overrides(args)
+    with contextlib.chdir(typed_in):  # names of files in them are relative to it
+        plan = make_plan(_tracked(overrides))
     print("\n".join([*plan.left_out, plan.line]), file=sys.stderr)
     tracker = tracker_for(plan.tracking, plan.directory, group=plan.directory.name)
     # What is wrong with a run is wrong with it at any seed.
@@ -53,17 +55,18 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(planned.label for planned in plan.runs))
         return 0
     with locked(plan.directory):
-        return _sweep(plan, overrides, tracker, args)
+        return _sweep(Manifest(plan.directory, plan.runs, overrides, typed_in), plan, tracker, args)
 
 
-def _overrides(args: argparse.Namespace) -> list[str]:
-    """What was typed; --resume means the directory's own overrides, and that directory."""
-    given = list(args.overrides)
+def _overrides(args: argparse.Namespace) -> tuple[list[str], Path]:
+    """What was typed, and where; --resume means the directory's own overrides, and that directory."""
+    given, typed_in = list(args.overrides), Path.cwd()
     if args.resume:
-        given = given or Manifest.overrides_in(Path(args.resume))
+        if not given:
+            given, typed_in = Manifest.started_with(Path(args.resume))
         given = [line for line in given if not line.startswith("hydra.sweep.dir=")]
         given.append(f"hydra.sweep.dir={quoted(args.resume)}")
-    return given
+    return given, typed_in if typed_in.is_dir() else Path.cwd()
 
 
 def _tracked(overrides: list[str]) -> list[str]:
@@ -78,8 +81,7 @@ def quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-def _sweep(plan: Plan, overrides: list[str], tracker: Tracker, args: argparse.Namespace) -> int:
-    manifest = Manifest(plan.directory, plan.runs, overrides)
+def _sweep(manifest: Manifest, plan: Plan, tracker: Tracker, args: argparse.Namespace) -> int:
     if finished := manifest.finished():
         print(f"{len(finished)} finished earlier and not repeated", file=sys.stderr)
     print(tracker.line, file=sys.stderr)

@@ -113,6 +113,8 @@ def decode(path: Path, data: bytes) -> str:
 def recognise(path: Path, header: list[str]) -> Format:
     for form in FORMATS:
         if set(form.needed) <= set(header):
+            if twice := [name for name in form.needed if header.count(name) > 1]:
+                raise UsageError(f"{path}, line 1: column {twice[0]} is there {header.count(twice[0])} times")
             return form
     allowed = " | ".join(",".join(form.needed) for form in FORMATS)
     raise UsageError(f"{path}, line 1: unknown header {','.join(header)[:80]!r}; columns known: {allowed}")

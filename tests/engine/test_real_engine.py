@@ -221,6 +221,18 @@ def test_a_run_in_which_nothing_fits_is_refused_before_it_loads_a_model(tmp_path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("strategy", "changes", "unit"),
+    [
+        ("vattention", {"page_group_bytes": 1 << 21}, "page_group_bytes"),
+        ("contiguous", {"pool_bytes": 9000}, "max_len"),
+    ],
+)
+def test_a_refusal_names_the_unit_that_is_larger_than_the_pool(tmp_path, strategy, changes, unit):
+    """With page groups of 2 MiB it said to raise the pool or lower max_len alone."""
+    assert execute(config(strategy, workload=fixed(), **changes), tmp_path)["reason"].endswith(f" {unit}")
+
+
 def test_positions_beyond_the_models_are_an_error(tmp_path):
     """They ended the run in the middle, as an index out of range."""
     with pytest.raises(UsageError, match="max_len=9000: allowed with this model is at most 8192 tokens"):

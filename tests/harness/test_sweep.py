@@ -98,6 +98,17 @@ def test_resume_needs_the_directory_alone(capfd: pytest.CaptureFixture[str]) -> 
     assert json.loads(said.out[said.out.index("{") :])["overrides"] == manifest["overrides"]
 
 
+def test_a_sweep_is_taken_up_from_anywhere(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """A relative workload.path was looked for where --resume was typed."""
+    Path("trace.csv").write_text("prompt_len,output_len\n3,4\n")
+    assert main([*SWEEP, "workload.path=trace.csv", f"seed={FAILS},1"]) == 1
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    for _ in range(2):  # what it was typed in is kept
+        assert main(["sweep", "--resume", "../out"]) == 1
+        assert "1 finished earlier and not repeated" in capfd.readouterr().err
+
+
 def test_a_wrong_combination_refuses_the_whole_sweep(capfd: pytest.CaptureFixture[str]) -> None:
     assert main([*SWEEP, "seed=1,2,x"]) == 2
     assert capfd.readouterr().err == "kvlab: seed=x: allowed is a whole number, 0 or more\n"

@@ -128,6 +128,7 @@ def test_malformed_rows_name_file_line_and_what_is_expected(tmp_path, text, line
         (b"\n\n", "is empty"),
         (gzip.compress(b""), "is empty"),
         (b"prompt_len,output_len\n", "has a header and no rows"),
+        (b"prompt_len,output_len,prompt_len\n1,2,3\n", "line 1: column prompt_len is there 2 times"),
         (b'{"timestamp": 0}\n', "line 1: unknown header '{\"timestamp\": 0}'; columns known: TIMESTAMP,"),
         (b"\x89PNG\xff\xfe", "is not text"),
         (gzip.compress(AZURE.encode() * 50)[:-20], "truncated or corrupt gzip file"),
