@@ -62,12 +62,13 @@ def given_class(overrides: Sequence[str]) -> str:
 def maker(overrides: Sequence[str]) -> MakeFor:
     """Makes the strategy that the overrides configure for each of the contract's memories."""
     chosen = any(word.startswith("block_size=") for word in overrides)
-    nodes: dict[str, dict[str, Any]] = {}
     with Composer() as composer:
-        for setting in (*SETTINGS, *SHORT):
-            size = [] if chosen else [f"block_size={setting.block_size}"]
-            nodes[setting.name] = composer.compose([*overrides, *size]).config["strategy"]
-    return lambda setting: made(nodes[setting.name], setting)
+        composed = composer.compose(overrides)
+        if chosen or "block_size" in composed.lacking:
+            return lambda setting: made(composed.config["strategy"], setting)
+        sizes = {setting.block_size for setting in (*SETTINGS, *SHORT)}
+        nodes = {size: composer.compose([*overrides, f"block_size={size}"]).config["strategy"] for size in sizes}
+    return lambda setting: made(nodes[setting.block_size], setting)
 
 
 def made(node: dict[str, Any], setting: Setting) -> Strategy:

@@ -14,6 +14,7 @@ from kvlab.testing import honesty
 from kvlab.testing.life import Life
 from kvlab.testing.memories import SETTINGS, SHORT, Setting
 from kvlab.testing.rule import RuleError
+from kvlab.testing.watchdog import watched
 
 Make = Callable[[Memory], Strategy]
 MakeFor = Callable[[Setting], Strategy]
@@ -53,9 +54,10 @@ def lives(
     for seed in seeds:
         setting = usable[seed % len(usable)]
         try:
-            life = Life(make_for(setting), seed)
-            honesty.longest_is_reached(make_for(setting))
-            report.seen += life.live(steps)
+            with watched():
+                life = Life(make_for(setting), seed)
+                honesty.longest_is_reached(make_for(setting))
+                report.seen += life.live(steps)
         except Exception as error:  # a strategy may raise anything
             command = f"{repeat} --seed {seed} --steps {steps}"
             raise LifeError(seed, setting, error, command, report) from error

@@ -11,7 +11,7 @@ from kvlab.strategy import Arrival, Strategy
 from kvlab.testing.gather import gather_from
 from kvlab.testing.rule import RuleError
 from kvlab.testing.sequence import Sequence, read_only
-from kvlab.testing.snapshot import Snapshot, clone
+from kvlab.testing.snapshot import Snapshot, clone, size
 
 if TYPE_CHECKING:
     from kvlab.testing.trial import Trial
@@ -24,35 +24,40 @@ def plain(seq: int, length: int, limit: int | None = None) -> Arrival:
     return Arrival(seq, length, length, limit or length, limit or length)
 
 
+def strange(seq: int, length: int) -> Arrival:
+    """An arrival that hits nothing, though it has ids."""
+    return Arrival(seq, length, length, length, length, read_only([NEW] * length))
+
+
 def largest_is_exact(trial: Trial) -> None:
     """`largest` tokens are admitted whole now, one more token is not."""
     strategy = trial.strategy
     if len(trial.running) >= strategy.memory.max_seqs:
         return
     largest, longest = strategy.usage().largest, strategy.longest
-    now = Snapshot(strategy)
+    now, kind = Snapshot(strategy), trial.rng.choice((plain, strange))
     for length, fits in ((largest, True), (largest + 1, False)):
         if not 1 <= length <= longest:
             continue
-        granted = now.copy().admit(plain(NEW, length), length) is not None
+        granted = now.copy().admit(kind(NEW, length), length) is not None
         if granted != fits:
-            text = (
-                f"usage().largest = {largest}, but an arrival of {length} tokens is {'' if granted else 'not '}admitted"
-            )
-            said = "is not" if fits else "is"
-            raise RuleError("largest", text, f"clone(strategy).admit(plain({NEW}, {length}), {length}) {said} None")
+            text = f"usage().largest = {largest}, but {length} tokens are {'' if granted else 'not '}admitted"
+            said, asked = "is not" if fits else "is", f"admit({kind.__name__}({NEW}, {length}), {length})"
+            raise RuleError("largest", text, f"clone(strategy).{asked} {said} None")
 
 
-def longest_is_reached(strategy: Strategy) -> None:
-    """A sequence alone, growing by one, reaches `longest`. `strategy`: a copy on which nothing runs."""
+def longest_is_reached(strategy: Strategy, arrival: Arrival | None = None) -> None:
+    """A sequence alone, growing by one, reaches `longest`. `strategy`: a copy on which nothing runs.
+
+    It begins with one token, or with the first chunk of `arrival`.
+    """
     longest = strategy.longest
     if longest < 1:
         return
     strategy.drain()
-    room = None
-    if (grant := strategy.admit(plain(NEW, 1, longest), 1)) is not None:
-        room = grant.room
-    for length in range(1, longest):
+    arrival = arrival or plain(NEW, 1, longest)
+    hit, room = strategy.admit(arrival, strategy.memory.chunk) or (0, None)
+    for length in range(min(hit + strategy.memory.chunk, arrival.length), longest):
         if room is None:
             break
         strategy.drain()
@@ -60,7 +65,8 @@ def longest_is_reached(strategy: Strategy) -> None:
             room = strategy.extend(NEW, length, length + 1)
     if room is None or room < longest:
         reached = "it is not admitted" if room is None and NEW not in strategy.table.row else "it is refused on the way"
-        raise RuleError("longest", f"longest = {longest}, but of a sequence that is alone and grows by one {reached}")
+        who = f"a sequence that is alone, hits {hit} tokens and grows by one"
+        raise RuleError("longest", f"longest = {longest}, but of {who} {reached}")
 
 
 def emptied(trial: Trial) -> Strategy:
@@ -112,7 +118,8 @@ def extend_all_is_the_loop(trial: Trial) -> None:
     asking = [s for s in trial.running.values() if s.issued and s.issued < min(limit, s.limit)]
     trial.rng.shuffle(asking)
     seqs, lengths = [s.seq for s in asking], [s.issued for s in asking]
-    uptos = [min(s.issued + trial.rng.choice((1, 1, 1, 3)), limit, s.limit) for s in asking]
+    steps = trial.rng.choice(((1,), (2,), (1, 1, 1, 3)))
+    uptos = [min(s.issued + trial.rng.choice(steps), limit, s.limit) for s in asking]
     one, all_at_once, rooms = now.copy(), now.copy(), []
     for args in zip(seqs, lengths, uptos, strict=True):
         if (room := one.extend(*args)) is None:
@@ -159,14 +166,66 @@ def cache_is_true(trial: Trial) -> None:
     strategy = trial.strategy
     if not trial.told_ids or trial.flight or len(trial.running) >= strategy.memory.max_seqs:
         return
-    ids, space = trial.rng.choice(trial.told_ids)
-    tail = [trial.rng.choice(ids or [1])]
-    guest = Sequence(NEW, [*ids, *tail][: strategy.longest], 0, 0, strategy.longest, strategy.longest, space)
-    guest.known = guest.prompt = len(guest.ids)
+    guest = told_before(trial, 1)
     if not guest.known:
         return
     trial.seen["cache probed"] += 1
     trial.probe(guest)
+
+
+def told_before(trial: Trial, more: int) -> Sequence:
+    """One that begins with a prefix that was told as written, or with a part of it, and has so many tokens more."""
+    ids, space = trial.rng.choice(trial.told_ids)
+    longest, tail = trial.strategy.longest, [trial.rng.choice(ids or [1])] * more
+    if more > 1:
+        ids = ids[: trial.rng.randint(0, len(ids))]
+    guest = Sequence(NEW, [*ids, *tail][:longest], 0, 0, longest, longest, space)
+    guest.known = guest.prompt = len(guest.ids)
+    return guest
+
+
+def nobody_waits_for_ever(trial: Trial) -> None:
+    """Alone, whoever is no longer than `longest` is admitted, whatever of it is cached, and reaches it."""
+    longest = trial.strategy.longest
+    if trial.told_ids and longest >= 1:
+        longest_is_reached(emptied(trial), told_before(trial, trial.rng.choice((longest, 3))).arrival())
+
+
+def fork_needs_no_more(trial: Trial) -> None:
+    """Where an arrival of a fork's length is admitted, the fork is too."""
+    able = [sequence for sequence in trial.running.values() if sequence.done and not sequence.in_flight]
+    if not able or len(trial.running) >= trial.strategy.memory.max_seqs:
+        return
+    parent, now = trial.rng.choice(able), Snapshot(trial.strategy)
+    child = plain(NEW, trial.rng.randint(1, parent.done))
+    if now.copy().admit(child, child.length) is None or now.copy().fork(parent.seq, child) is not None:
+        return
+    text = f"a fork of sequence {parent.seq} with {child.length} tokens is refused; an arrival of as many is admitted"
+    raise RuleError("fork", text, f"clone(strategy).fork({parent.seq}, plain({NEW}, {child.length})) is not None")
+
+
+def tight_pools_refuse_cleanly(trial: Trial) -> None:
+    """With next to nothing free, growth that is refused changes nothing, that of a fresh fork least of all."""
+    strategy, rng, seats = clone(trial.strategy), trial.rng, trial.strategy.memory.max_seqs - len(trial.running)
+    lengths = {sequence.seq: sequence.issued for sequence in trial.running.values()}
+    able = [sequence for sequence in trial.running.values() if sequence.done and not sequence.in_flight]
+    if able and seats > 1:
+        parent = rng.choice(able)
+        if strategy.fork(parent.seq, plain(NEW, parent.done)) is not None:
+            lengths = {NEW: parent.done, **lengths}
+    length = strategy.usage().largest - rng.randint(0, 8)
+    if seats and length > 0:
+        strategy.admit(plain(NEW + 1, length), length)
+    for seq, length in lengths.items():
+        upto = min(length + rng.randint(1, 4), strategy.longest)
+        if upto > length:
+            must_be_clean(strategy, "extend", (seq, length, upto))
+
+
+def must_be_clean(strategy: Strategy, name: str, args: tuple[Any, ...]) -> None:
+    before = Snapshot(strategy)
+    if getattr(strategy, name)(*args) is None and (changed := before.difference(strategy)):
+        raise RuleError("refusal", f"in a pool that is nearly full {name}{args} is refused, but strategy{changed}")
 
 
 def clearing_drops_the_cache(strategy: Strategy) -> None:
@@ -179,6 +238,14 @@ def clearing_drops_the_cache(strategy: Strategy) -> None:
         )
 
 
+def nothing_piles_up(strategy: Strategy, before: int) -> None:
+    """Empty and cleared, it keeps about as many objects as at the start, however long it lived."""
+    now, spare = size(strategy), 100 + strategy.pools[0].slots
+    if now > before + spare:
+        text = f"nothing runs and nothing is cached, but the strategy consists of {now} objects; at first of {before}"
+        raise RuleError("nothing piles up", text)
+
+
 CLAIMS: tuple[Callable[[Trial], None], ...] = (
     largest_is_exact,
     unknown_ids_are_errors,
@@ -186,4 +253,7 @@ CLAIMS: tuple[Callable[[Trial], None], ...] = (
     returns_is_exact,
     slots_agree,
     cache_is_true,
+    nobody_waits_for_ever,
+    fork_needs_no_more,
+    tight_pools_refuse_cleanly,
 )

@@ -10,8 +10,9 @@ from kvlab.strategy import Strategy
 from kvlab.testing import checks, honesty
 from kvlab.testing.rule import RuleError
 from kvlab.testing.sequence import Sequence
+from kvlab.testing.snapshot import size
 from kvlab.testing.trial import Trial, Write
-from kvlab.testing.watchdog import rewind, watched
+from kvlab.testing.watchdog import rewind
 
 
 class Life:
@@ -25,6 +26,7 @@ class Life:
         self.waiting: list[Sequence] = []
         self.count = 0
         self.planned: list[tuple[Sequence, int]] = []
+        self.size = size(strategy)
         # A life has a character of its own, so that rare combinations are common in some.
         self.ahead = rng.random() < 0.5  # plans the next step while a launch is in flight
         self.lengths_only = rng.random() < 0.1
@@ -38,12 +40,11 @@ class Life:
         """So many steps, then the end. Returns what was exercised. Raises RuleError."""
         if self.longest < 2:
             return self.trial.seen
-        with watched():
-            for _ in range(steps):
-                rewind()
-                self.step()
+        for _ in range(steps):
             rewind()
-            self.end()
+            self.step()
+        rewind()
+        self.end()
         return self.trial.seen
 
     def step(self) -> None:
@@ -73,7 +74,7 @@ class Life:
         trial = self.trial
         self._land()
         trial.settle()
-        for claim in honesty.CLAIMS:
+        for claim in (*honesty.CLAIMS, *[honesty.cache_is_true] * 6):
             self._claim(claim)
         honesty.longest_is_reached(honesty.emptied(trial))
         for sequence in list(trial.running.values()):
@@ -82,6 +83,7 @@ class Life:
         honesty.longest_is_reached(honesty.emptied(trial))
         trial.clear()
         trial.settle()
+        honesty.nothing_piles_up(self.strategy, self.size)
 
     def _claim(self, claim: Callable[[Trial], None]) -> None:
         claim(self.trial)
@@ -104,8 +106,17 @@ class Life:
                 trial.release(sequence, "aborted" if sequence.done else "aborted unwritten")
             elif sequence.done >= len(sequence.ids):
                 trial.release(sequence, "finished")
+        if rng.random() < self.drafts / 8 and not trial.tells:  # a cache was told what may be cut off
+            self._cut_back()
         if rng.random() < 0.01:
             trial.clear()
+
+    def _cut_back(self) -> None:
+        """Somebody loses tokens that were stored long ago, and that forks may share."""
+        able = [s for s in self.trial.running.values() if s.done > 1 and not s.in_flight and not s.doomed]
+        if able:
+            sequence = self.rng.choice(able)
+            self._drop(sequence, self.rng.randrange(1, sequence.done))
 
     # --- growth
 
@@ -182,6 +193,9 @@ class Life:
             if not trial.admit(sequence, new, leave):
                 continue
             self.waiting.remove(sequence)
+            if rng.random() < self.aborts:  # before the moves for it are drained
+                trial.release(sequence, "aborted at once")
+                continue
             stop = min(sequence.done + min(new, self.memory.chunk), sequence.known, sequence.room)
             if stop > sequence.done:
                 self.planned.append((sequence, stop))
@@ -192,6 +206,8 @@ class Life:
         prompt = rng.randint(1, self.longest - 1)
         if rng.random() < 0.6:
             prompt = min(prompt, rng.randint(1, 12))
+        if rng.random() < 0.05:  # alone it fills the pool, or nearly
+            prompt = self.longest - 1
         final = min(self.longest, prompt + rng.randint(1, 14))
         ids, space = [rng.choice(self.vocabulary) for _ in range(final)], rng.choice(self.spaces)
         if trial.told_ids and not self.lengths_only and rng.random() < 0.4:
@@ -227,6 +243,8 @@ class Life:
         child.limit = max(child.limit, end)
         if trial.fork(parent, child):
             self._unplan(parent)
+            if rng.random() < 0.15:
+                trial.release(parent, "left to its child")
 
     # --- the launch ends
 
@@ -245,8 +263,11 @@ class Life:
         """Keep one token at least; what follows is something else."""
         rng, sequence = self.rng, write.sequence
         keep = rng.randint(write.start + 1, write.stop)
-        if keep == write.stop:
-            return
+        if keep < write.stop:
+            self._drop(sequence, keep)
+
+    def _drop(self, sequence: Sequence, keep: int) -> None:
+        rng = self.rng
         for position in range(keep, len(sequence.ids)):
             sequence.ids[position] = rng.choice(self.vocabulary)
         sequence.rechain(keep)

@@ -24,10 +24,10 @@ def _setting(
 
 SETTINGS = (
     _setting("small", 96, 4, max_len=40, max_seqs=8, chunk=8, page_group_bytes=192),
-    _setting("one sequence fits", 44, 1, max_len=40, max_seqs=5, chunk=40, page_group_bytes=96),
+    _setting("one sequence fits", 40, 4, max_len=40, max_seqs=5, chunk=40, page_group_bytes=96),
     _setting("tokens straddle", 120, 3, max_len=41, max_seqs=7, chunk=5, page_group_bytes=120, spare_bytes=20),
     _setting("roomy", 400, 16, max_len=48, max_seqs=4, chunk=16, page_group_bytes=384),
-    _setting("splinters", 100, 4, max_len=33, max_seqs=6, chunk=9, page_group_bytes=32),
+    _setting("splinters", 100, 1, max_len=33, max_seqs=6, chunk=9, page_group_bytes=32),
     _setting("crowded", 160, 2, max_len=24, max_seqs=16, chunk=24, page_group_bytes=48),
     _setting("odd", 101, 5, max_len=37, max_seqs=6, chunk=7, page_group_bytes=21, spare_bytes=5, token_bytes=6),
 )

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvlab.strategy import Arrival, Strategy
-from kvlab.testing.honesty import plain
+from kvlab.testing.honesty import plain, strange
 from kvlab.testing.sequence import Sequence, read_only
 from kvlab.testing.shadow import Shadow
 from kvlab.testing.snapshot import Snapshot, clone
 
-__all__ = ["Device", "Snapshot", "arrival", "clone", "ids", "np", "plain", "raises"]
+__all__ = ["Device", "Snapshot", "arrival", "clone", "ids", "np", "plain", "raises", "strange"]
 
 
 class Device:

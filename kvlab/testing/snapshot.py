@@ -56,12 +56,27 @@ def difference(before: Any, after: Any, where: str) -> str | None:
         parts = _parts(a, b)
         if parts is None:
             if not _equal(a, b):
-                return f"{path} was {_short(a)}, is {_short(b)}"
+                return _apart(a, b, path)
             continue
         if [name for name, *_ in parts[0]] != [name for name, *_ in parts[1]]:
             return f"{path} was {_short(a)}, is {_short(b)}"
         stack += [(old, new, path + name) for (name, old), (_, new) in reversed(list(zip(*parts, strict=True)))]
     return None
+
+
+def size(strategy: Strategy) -> int:
+    """How many objects it consists of; arrays and numbers are one each."""
+    seen: set[int] = set()
+    stack, count = [vars(strategy)], 0
+    while stack:
+        x = stack.pop()
+        count += 1
+        if isinstance(x, (*ATOMS, set, frozenset, np.ndarray)):
+            count += len(x) if isinstance(x, (set, frozenset)) else 0
+        elif id(x) not in seen:
+            seen.add(id(x))
+            stack += [part for _, part in _children(x)]
+    return count
 
 
 def _parts(a: Any, b: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]] | None:
@@ -99,6 +114,14 @@ def _is_sequence(x: Any) -> bool:
 
 def _equal(a: Any, b: Any) -> bool:
     return np.array_equal(a, b) if isinstance(a, np.ndarray) else bool(a == b)
+
+
+def _apart(a: Any, b: Any, path: str) -> str:
+    """How two wholes differ; of arrays the first entry that does."""
+    if isinstance(a, np.ndarray) and a.shape == b.shape:
+        at = tuple(np.argwhere(a != b)[0].tolist())
+        a, b, path = a[at].item(), b[at].item(), f"{path}{list(at)}"
+    return f"{path} was {_short(a)}, is {_short(b)}"
 
 
 def _short(x: Any) -> str:

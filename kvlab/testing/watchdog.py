@@ -31,7 +31,7 @@ def watched() -> Iterator[None]:
 def rewind() -> None:
     """The next step begins: its time runs anew, if anybody watches."""
     if signal.getsignal(signal.SIGVTALRM) is bark:
-        signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
+        signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S, LIMIT_S)  # again, should a strategy swallow it
 
 
 def bark(number: int, frame: object) -> NoReturn:

@@ -66,5 +66,6 @@ def test_unedited_strategies_pass(planted, name):
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault['strategy']}: {fault['name']}")
 def test_fault_is_caught(planted, fault):
     name, cls = fault["strategy"], planted(fault["strategy"], fault["edits"])
+    more = fault.get("arguments", {})
     with pytest.raises(LifeError):
-        lives(lambda setting: cls(setting.memory, **arguments(name, setting)), range(56), 80)
+        lives(lambda setting: cls(setting.memory, **arguments(name, setting), **more), range(56), 80)
