@@ -161,21 +161,21 @@ def slots_agree(trial: Trial) -> None:
                 raise RuleError("slots", f"slots of sequence {sequence.seq} says {said}, which its table does not")
 
 
-def cache_is_true(trial: Trial) -> None:
+def cache_is_true(trial: Trial, told: list[tuple[list[int], int]] | None = None) -> None:
     """Whoever comes with a prefix that was told as written gets what lookup promises, and finds it there."""
-    strategy = trial.strategy
-    if not trial.told_ids or trial.flight or len(trial.running) >= strategy.memory.max_seqs:
+    strategy, told = trial.strategy, told or trial.told_ids
+    if not told or trial.flight or len(trial.running) >= strategy.memory.max_seqs:
         return
-    guest = told_before(trial, 1)
+    guest = told_before(trial, told, 1)
     if not guest.known:
         return
     trial.seen["cache probed"] += 1
     trial.probe(guest)
 
 
-def told_before(trial: Trial, more: int) -> Sequence:
+def told_before(trial: Trial, told: list[tuple[list[int], int]], more: int) -> Sequence:
     """One that begins with a prefix that was told as written, or with a part of it, and has so many tokens more."""
-    ids, space = trial.rng.choice(trial.told_ids)
+    ids, space = trial.rng.choice(told)
     longest, tail = trial.strategy.longest, [trial.rng.choice(ids or [1])] * more
     if more > 1:
         ids = ids[: trial.rng.randint(0, len(ids))]
@@ -188,7 +188,7 @@ def nobody_waits_for_ever(trial: Trial) -> None:
     """Alone, whoever is no longer than `longest` is admitted, whatever of it is cached, and reaches it."""
     longest = trial.strategy.longest
     if trial.told_ids and longest >= 1:
-        longest_is_reached(emptied(trial), told_before(trial, trial.rng.choice((longest, 3))).arrival())
+        longest_is_reached(emptied(trial), told_before(trial, trial.told_ids, trial.rng.choice((longest, 3))).arrival())
 
 
 def fork_needs_no_more(trial: Trial) -> None:

@@ -195,6 +195,8 @@ class Life:
             self.waiting.remove(sequence)
             if rng.random() < self.aborts:  # before the moves for it are drained
                 trial.release(sequence, "aborted at once")
+                if rng.random() < 0.3:
+                    trial.clear()
                 continue
             stop = min(sequence.done + min(new, self.memory.chunk), sequence.known, sequence.room)
             if stop > sequence.done:
@@ -243,7 +245,7 @@ class Life:
         child.limit = max(child.limit, end)
         if trial.fork(parent, child):
             self._unplan(parent)
-            if rng.random() < 0.15:
+            if rng.random() < 0.3:
                 trial.release(parent, "left to its child")
 
     # --- the launch ends
@@ -255,6 +257,9 @@ class Life:
                 self._judge(write)
             elif write.start < write.sequence.prompt or self.rng.random() < 0.3:
                 self.trial.tell(write.sequence)
+            if write.sequence.behind:  # it wrote behind a part of a block that its parent may have published
+                honesty.cache_is_true(self.trial, [write.sequence.behind])
+                write.sequence.behind = None
 
     def _was_drafting(self, write: Write) -> bool:
         return write.stop - write.start > 1 and write.start >= write.sequence.prompt

@@ -30,6 +30,7 @@ class Sequence:
     said: int | None = 0  # the room that the strategy said last; None: it may have changed since
     doomed: bool = False  # to be released as soon as no launch touches it
     waiting: Arrival | None = None
+    behind: tuple[list[int], int] | None = None  # ids and space of a longer parent, until its own first launch
 
     def __post_init__(self) -> None:
         self.value = np.zeros(len(self.ids), np.int64)

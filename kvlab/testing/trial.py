@@ -100,6 +100,7 @@ class Trial:
         child.said = grant.room
         self.running[child.seq] = child
         if child.known < parent.done and parent.told:
+            child.behind = parent.ids[: parent.done], parent.space
             self._remember(parent)  # what it published may be written by the child, who shares a part of it
         self.seen["forked"] += 1
         return True

@@ -1,0 +1,25 @@
+"""Settings of strategies that no YAML file has as its own: they pass the contract too."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvlab.eviction import FIFO, LFU, Priority
+from kvlab.strategies.growing import Growing
+from kvlab.strategies.prefix import Prefix
+from kvlab.strategies.radix import Radix
+from kvlab.testing import lives
+
+CASES = {
+    "radix partial=copy": lambda s: Radix(s.memory, s.block_size, partial="copy"),
+    "radix partial=copy evict=block": lambda s: Radix(s.memory, s.block_size, evict="block", partial="copy"),
+    "radix eviction=lfu": lambda s: Radix(s.memory, s.block_size, LFU(), partial="copy"),
+    "prefix eviction=priority": lambda s: Prefix(s.memory, s.block_size, Priority()),
+    "prefix eviction=fifo one_queue": lambda s: Prefix(s.memory, s.block_size, FIFO(), one_queue=True),
+    "growing step=3": lambda s: Growing(s.memory, "step", 3),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_random_lives(name):
+    assert lives(CASES[name], range(14), 40).lives == 14
