@@ -7,6 +7,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kvlab.harness.check import check_installed, maker
 from kvlab.strategies.contiguous import Contiguous
@@ -14,7 +15,10 @@ from kvlab.testing import StrategyContract, lives
 from kvlab.testing.contract import acceptable
 from kvlab.testing.memories import SHORT
 
-NAMES = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "strategy").glob("*.yaml"))
+FILES = sorted((Path(__file__).parents[2] / "conf" / "strategy").glob("*.yaml"))
+NAMES = [path.stem for path in FILES]
+ONE_OF_EACH = list({yaml.safe_load(path.read_text())["_target_"]: path.stem for path in FILES}.values())
+MANY = [*((name, 50, 200) for name in NAMES), *((name, 200, 400) for name in ONE_OF_EACH)]  # lives, steps of each
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +30,7 @@ def make_for():
 def checked():
     """Two processes at work on all the checks of this module."""
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        yield {(name, size): pool.submit(check_installed, name, *size) for size in SIZES for name in NAMES}
-
-
-SIZES = ((50, 200), (200, 400))  # lives, steps of each
+        yield {asked: pool.submit(check_installed, *asked) for asked in MANY}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -40,12 +41,11 @@ def test_random_lives(make_for, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("name", NAMES)
-def test_many_random_lives(checked, name, size):
-    row = checked[name, size].result()
+@pytest.mark.parametrize("asked", MANY, ids="{0[0]}-{0[1]}x{0[2]}".format)
+def test_many_random_lives(checked, asked):
+    row = checked[asked].result()
     assert row["status"] == "ok", row["reason"]
-    assert row["exercised"]["steps"] == size[0] * size[1]
+    assert row["exercised"]["steps"] == asked[1] * asked[2]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections import deque
@@ -150,3 +151,10 @@ def test_a_strategy_that_cannot_be_pickled_is_compared_too():
 
 def test_contiguous_is_not_to_blame():
     assert lives(lambda setting: Contiguous(setting.memory), range(3), 20).lives == 3
+
+
+def test_without_hypothesis_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    monkeypatch.delitem(sys.modules, "kvlab.testing.machine")
+    with pytest.raises(ImportError, match=r"pip install 'kvlab\[test\]'"):
+        importlib.import_module("kvlab.testing.machine")
