@@ -64,6 +64,9 @@ def lives(
         report.lives += 1
         report.memories[setting.name] += 1
         progress(report)
+    if report.seen["cache probed"] > 40 and not report.seen["hits"]:  # promises nothing, and keeps that
+        cause = RuleError("hit", f"of {report.seen['admitted']} arrivals none hit, though many prefixes were told")
+        raise LifeError(seed, setting, cause, f"{repeat} --seeds {report.lives} --steps {steps}", report)
     return report
 
 

@@ -191,6 +191,26 @@ def nobody_waits_for_ever(trial: Trial) -> None:
         longest_is_reached(emptied(trial), told_before(trial, trial.told_ids, trial.rng.choice((longest, 3))).arrival())
 
 
+def last_one_reaches_longest(trial: Trial) -> None:
+    """When all others have left, the one that stays reaches `longest` from wherever it lies."""
+    longest = trial.strategy.longest
+    able = [sequence for sequence in trial.running.values() if sequence.issued]
+    if not able:
+        return
+    last, copied = trial.rng.choice(able), clone(trial.strategy)
+    for seq in list(trial.running):
+        if seq != last.seq:
+            copied.release(seq)
+    room: int | None = 0
+    for length in range(last.issued, longest):
+        copied.drain()
+        if room is not None and length + 1 > room:
+            room = copied.extend(last.seq, length, length + 1)
+        if room is None:
+            text = f"sequence {last.seq}, the last one, is refused at {length} tokens"
+            raise RuleError("longest", f"longest = {longest}, but {text}")
+
+
 def fork_needs_no_more(trial: Trial) -> None:
     """Where an arrival of a fork's length is admitted, the fork is too."""
     able = [sequence for sequence in trial.running.values() if sequence.done and not sequence.in_flight]
@@ -254,6 +274,7 @@ CLAIMS: tuple[Callable[[Trial], None], ...] = (
     slots_agree,
     cache_is_true,
     nobody_waits_for_ever,
+    last_one_reaches_longest,
     fork_needs_no_more,
     tight_pools_refuse_cleanly,
 )

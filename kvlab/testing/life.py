@@ -74,7 +74,7 @@ class Life:
         trial = self.trial
         self._land()
         trial.settle()
-        for claim in (*honesty.CLAIMS, *[honesty.cache_is_true] * 6):
+        for claim in (*honesty.CLAIMS, *[honesty.cache_is_true, honesty.last_one_reaches_longest] * 6):
             self._claim(claim)
         honesty.longest_is_reached(honesty.emptied(trial))
         for sequence in list(trial.running.values()):
@@ -195,7 +195,7 @@ class Life:
             self.waiting.remove(sequence)
             if rng.random() < self.aborts:  # before the moves for it are drained
                 trial.release(sequence, "aborted at once")
-                if rng.random() < 0.3:
+                if rng.random() < 0.5:
                     trial.clear()
                 continue
             stop = min(sequence.done + min(new, self.memory.chunk), sequence.known, sequence.room)

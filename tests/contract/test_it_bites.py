@@ -68,4 +68,4 @@ def test_fault_is_caught(planted, fault):
     name, cls = fault["strategy"], planted(fault["strategy"], fault["edits"])
     more = fault.get("arguments", {})
     with pytest.raises(LifeError):
-        lives(lambda setting: cls(setting.memory, **arguments(name, setting), **more), range(56), 80)
+        lives(lambda setting: cls(setting.memory, **arguments(name, setting), **more), range(140), 80)
