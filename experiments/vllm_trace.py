@@ -103,7 +103,7 @@ class Scheduler:
         self.done: list[tuple[Operation, Decision]] = []
 
     def steps(self) -> Iterator[list[tuple[Operation, Decision]]]:
-        """The operations of one step after another, with what the steering manager decided."""
+        """The operations of one step after another, with what the leading manager decided."""
         step = 0
         while self.coming or self.waiting or self.running:
             while self.coming and self.coming[0][1].arrival <= step:
