@@ -192,12 +192,12 @@ def nobody_waits_for_ever(trial: Trial) -> None:
 
 
 def last_one_reaches_longest(trial: Trial) -> None:
-    """When all others have left, the one that stays reaches `longest` from wherever it lies."""
-    longest = trial.strategy.longest
+    """When all others have left, the one that stays reaches `longest`, or its limit, from wherever it lies."""
     able = [sequence for sequence in trial.running.values() if sequence.issued]
     if not able:
         return
     last, copied = trial.rng.choice(able), clone(trial.strategy)
+    longest = min(trial.strategy.longest, last.limit)  # a row of its limit may be all that it was given
     for seq in list(trial.running):
         if seq != last.seq:
             copied.release(seq)

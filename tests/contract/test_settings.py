@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 
 from kvlab.eviction import FIFO, LFU, Priority
@@ -23,3 +26,14 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_random_lives(name):
     assert lives(CASES[name], range(14), 40).lives == 14
+
+
+def test_nobody_is_asked_to_grow_beyond_what_was_declared():
+    """The last sequence of a life had to reach `longest` whatever its limit: the example's arena, right, failed."""
+    path = Path(__file__).parents[2] / "examples/arena/src/arena/strategy.py"
+    spec = importlib.util.spec_from_file_location("arena_example", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert lives(lambda s: module.Arena(s.memory), range(14), 40).lives == 14
