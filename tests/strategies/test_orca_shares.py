@@ -93,15 +93,17 @@ def test_shares_and_batch_are_the_papers(name):
     assert_near(name, orca(PUBLISHED[name][0], count=600), points=3.7)
 
 
+MISS = pytest.mark.xfail(strict=True, reason="Max with seed 1: 60.03 % internal, 2.73 points above the paper's 57.3")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_shares_and_batch_are_the_papers_on_its_number_of_requests(name):
-    """The mean over three seeds. One alone is further off: seed 1 gives Max 60.03 % internal, 2.73 points too much."""
-    seeds = [orca(PUBLISHED[name][0], seed=seed) for seed in range(3)]
-    shares = np.array([shares for shares, _, _ in seeds])
-    assert np.ptp(shares, axis=0).max() < 2  # of one seed and another
-    batch, steps = (float(np.mean(column)) for column in list(zip(*seeds, strict=True))[1:])
-    assert_near(name, (shares.mean(axis=0).tolist(), batch, steps))
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [pytest.param(n, seed, marks=[MISS] * ((n, seed) == ("limit", 1))) for n in PUBLISHED for seed in range(3)],
+)
+def test_shares_and_batch_are_the_papers_on_its_number_of_requests(name, seed):
+    """Each seed by itself; the one that is further off than the tolerance is said to be, not averaged away."""
+    assert_near(name, orca(PUBLISHED[name][0], seed=seed))
 
 
 @pytest.mark.slow
