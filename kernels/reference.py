@@ -11,14 +11,14 @@ from torch import Tensor
 from kvlab.memory.view import View, slots_of
 
 
-def attend(q_TQD: Tensor, k_SHD: Tensor, v_SHD: Tensor, view: View, scale: float) -> Tensor:
-    """o_TQD in float64: query t sees the tokens of its sequence up to its own position."""
+def attend(q_TQD: Tensor, k_SHD: Tensor, v_SHD: Tensor, view: View, scale: float, window: int | None = None) -> Tensor:
+    """o_TQD in float64: query t sees the tokens of its sequence up to its own position, the last `window` of them."""
     o_TQD = torch.empty(q_TQD.shape, dtype=torch.float64)
     token = 0
     for index, (length, new) in enumerate(zip(view.length_B.tolist(), view.new_B.tolist(), strict=True)):
         slot_N = slots_of(view, index)
         for position in range(length - new, length):
-            seen_N = slot_N[: position + 1]
+            seen_N = slot_N[: position + 1][-(window or position + 1) :]
             o_TQD[token] = _one(q_TQD[token].double(), k_SHD[seen_N].double(), v_SHD[seen_N].double(), scale)
             token += 1
     return o_TQD

@@ -44,17 +44,26 @@ def make_view(
     block_size None: entry 0 is the row's first slot. Reads no entry beyond the last one in use.
     """
     new_B = stop_B - start_B
-    sequence_T, position_T = _packed(start_B, new_B)
     length, new = torch.from_numpy(stop_B.astype(np.int32)), torch.from_numpy(new_B.astype(np.int32))
+    slot = torch.from_numpy(new_slots(table_BP, start_B, stop_B, block_size))
     if block_size is None:
-        row_B = table_BP[:, 0].astype(np.int64)
-        return Rows(torch.from_numpy(row_B), length, new, torch.from_numpy(row_B[sequence_T] + position_T))
+        return Rows(torch.from_numpy(table_BP[:, 0].astype(np.int64)), length, new, slot)
+    width = -(-int(stop_B.max(initial=0)) // block_size)
+    table = np.ascontiguousarray(table_BP[:, :width], np.int32)
+    return Blocks(torch.from_numpy(table), length, new, slot, block_size)
+
+
+def new_slots(
+    table_BP: NDArray[np.int32], start_B: NDArray[np.int64], stop_B: NDArray[np.int64], block_size: int | None
+) -> NDArray[np.int64]:
+    """slot_T, int64: where the packed tokens [start, stop) of each sequence lie. Arguments as for make_view."""
+    sequence_T, position_T = _packed(start_B, stop_B - start_B)
+    if block_size is None:
+        return table_BP[:, 0].astype(np.int64)[sequence_T] + position_T
     slot_T = table_BP[sequence_T, position_T // block_size].astype(np.int64)
     slot_T *= block_size
     slot_T += position_T % block_size
-    width = -(-int(stop_B.max(initial=0)) // block_size)
-    table = np.ascontiguousarray(table_BP[:, :width], np.int32)
-    return Blocks(torch.from_numpy(table), length, new, torch.from_numpy(slot_T), block_size)
+    return slot_T
 
 
 def slots_of(view: View, index: int) -> Tensor:
