@@ -192,6 +192,12 @@ class Strategy(ABC):
     def clear(self) -> None:  # noqa: B027 (a hook)
         """Drop whatever is cached."""
 
+    def ahead(self) -> None:  # noqa: B027 (a hook)
+        """Before a launch, the moves before it drained: Map, Unmap and Drop that it cannot notice, done while it runs.
+
+        Called only where overridden. Rooms and usage stay as they are, but for `backed`.
+        """
+
     # --- given
 
     def drain(self) -> list[Move]:

@@ -2,7 +2,8 @@
 
 A row keeps its page groups when its sequence has left (deferred reclamation, vAttention section 6.1.2). The
 next one to come takes the row that fits best; page groups are taken from under a row only when none lies under
-no row. What a strategy over such rows decides is who holds them.
+no row. What a strategy over such rows decides is who holds them. With map_ahead, each row of a sequence that runs
+is given so many page groups more than it holds, while a launch runs: growth then finds them in place.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ class MappedRows(Strategy):
 
     virtual: ClassVar[bool] = True
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, map_ahead: int = 0) -> None:
+        if not isinstance(map_ahead, int) or map_ahead < 0:
+            raise ValueError(f"map_ahead={map_ahead}: allowed is a whole number of page groups, 0 or more")
         if memory.page_group_bytes < 1:
             raise ValueError(f"page_group_bytes={memory.page_group_bytes}: allowed is 1 byte or more")
         self.row_slots = ceil_div(memory.max_len, memory.align) * memory.align
@@ -30,6 +33,8 @@ class MappedRows(Strategy):
         self.held = [0] * memory.max_seqs  # row -> page groups that its sequence holds, the first of them
         self.idle = [(0, row) for row in range(memory.max_seqs)]  # (mapped page groups, row), sorted
         self.surplus: dict[int, None] = {}  # live rows with more mapped than held, oldest first
+        self.map_ahead = map_ahead
+        self.short: dict[int, None] = {}  # live rows with fewer than map_ahead page groups beyond what they hold
 
     @property
     def longest(self) -> int:
@@ -48,6 +53,7 @@ class MappedRows(Strategy):
         """The sequence is gone and holds nothing; what is mapped stays."""
         self.table.close(seq)
         self.surplus.pop(row, None)
+        self.short.pop(row, None)
         insort(self.idle, (len(self.mapped[row]), row))
 
     def _back(self, row: int, count: int) -> None:
@@ -56,8 +62,24 @@ class MappedRows(Strategy):
         self.surplus.pop(row, None)  # before anything is stolen
         while len(self.mapped[row]) < count:
             self._map(row, self.unmapped.pop() if self.unmapped else self._steal())
-        if len(self.mapped[row]) > count:
+        self._count_surplus(row)
+
+    def ahead(self) -> None:
+        """Page groups for rows that run short of surplus, as long as some lie under no row or under one that was left."""
+        while self.short and (self.unmapped or (self.idle and self.idle[-1][0])):
+            row = next(iter(self.short))
+            self._map(row, self.unmapped.pop() if self.unmapped else self._steal())
+            self._count_surplus(row)
+            self.counts["mapped_ahead"] += 1
+
+    def _count_surplus(self, row: int) -> None:
+        surplus = len(self.mapped[row]) - self.held[row]
+        if surplus:
             self.surplus[row] = None
+        if surplus < min(self.map_ahead, self.row_groups - self.held[row]):
+            self.short[row] = None
+        else:
+            self.short.pop(row, None)
 
     def _steal(self) -> int:
         """The last page group under the idle row that has most, or else under a live row that has a surplus."""
@@ -69,6 +91,8 @@ class MappedRows(Strategy):
             row = next(iter(self.surplus))
             if len(self.mapped[row]) == self.held[row] + 1:
                 del self.surplus[row]
+            if self.map_ahead:
+                self.short[row] = None
         return self._unmap(row)
 
     def _put_before(self, row: int, shared: list[int]) -> None:

@@ -17,8 +17,8 @@ from kvlab.strategy import Arrival, Grant, Memory, Usage
 class VAttention(MappedRows):
     """Page groups with owners. Prefixes are shared up to a multiple of memory.align."""
 
-    def __init__(self, memory: Memory) -> None:
-        super().__init__(memory)
+    def __init__(self, memory: Memory, map_ahead: int = 0) -> None:
+        super().__init__(memory, map_ahead)
         self.owners: dict[int, int] = {}  # physical page group -> its sequences, where that is more than one
         self.held_total = self.rooms_total = 0  # page groups; tokens: what is shared counts once
 

@@ -21,7 +21,10 @@ class Executor(Protocol):
     """What carries a launch out."""
 
     def run(self, moves: list[Move], launch: Launch) -> NDArray[np.int32]:
-        """Carry out the moves in order, compute the launch, return the tokens of those that sample [N]."""
+        """Carry out the moves in order, compute the launch, return the tokens of those that sample [N].
+
+        When it returns the moves beside the launch are done too.
+        """
         ...
 
 

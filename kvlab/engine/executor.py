@@ -40,18 +40,21 @@ class RealExecutor:
         self.model, self.store, self.strategy, self.lanes, self.kernels = model, store, strategy, lanes, kernels
         self.sampler = Sampler()
         self.scale = model.shape.head_dim**-0.5
-        self.ns = {"moves": 0, "view": 0, "model": 0, "sample": 0}
+        self.ns = {"moves": 0, "view": 0, "model": 0, "sample": 0, "beside": 0}  # beside: waited for at the end
 
     def run(self, moves: list[Move], launch: Launch) -> NDArray[np.int32]:
         """Sampled tokens [N], one for each sequence of the launch that samples."""
         marks = [perf_counter_ns()]
         self.store.apply(moves)
+        self.store.apply_beside(launch.beside)
         marks.append(perf_counter_ns())
         view = self._view(launch)
         marks.append(perf_counter_ns())
         logits_NV = self._forward(launch, Attention(self.store, self.kernels, view, self.scale))
         marks.append(perf_counter_ns())
         token_N = self._sample(logits_NV, launch)
+        marks.append(perf_counter_ns())
+        self.store.join()
         marks.append(perf_counter_ns())
         for part, begin, end in zip(self.ns, marks, marks[1:], strict=False):
             self.ns[part] += end - begin

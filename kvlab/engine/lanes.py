@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from kvlab.moves import Move
 from kvlab.request import Request
 
 
@@ -44,6 +45,7 @@ class Launch:
     stop_B: NDArray[np.int64]
     samples_B: NDArray[np.bool_]  # all known tokens are stored afterwards: a new one is sampled
     ids_T: NDArray[np.int32] | None  # None in runs of lengths only
+    beside: list[Move] = field(default_factory=list)  # carried out while it runs: page groups for growth to come
 
 
 class Lanes:
@@ -104,13 +106,13 @@ class Lanes:
         self.spare.append(lane)
         return sequence
 
-    def launch(self, chunk: int) -> Launch:
+    def launch(self, chunk: int, beside: list[Move]) -> Launch:
         """Every running sequence: the one new token of those that decode, up to `chunk` of those in prefill."""
         lanes = self.order
         start, known = self.stored[lanes], self.known[lanes]
         stop = np.minimum(known, start + chunk)
         ids = None if self.ids is None else self._pack(self.ids, lanes, start, stop)
-        return Launch(lanes, self.row[lanes], start, stop, stop == known, ids)
+        return Launch(lanes, self.row[lanes], start, stop, stop == known, ids, beside)
 
     @staticmethod
     def _pack(

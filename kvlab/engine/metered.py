@@ -16,6 +16,7 @@ class Metered:
     def __init__(self, strategy: Strategy) -> None:
         self.strategy, self.ns, self.clock = strategy, 0, perf_counter_ns
         self.tells = type(strategy).wrote is not Strategy.wrote
+        self.looks_ahead = type(strategy).ahead is not Strategy.ahead
 
     def admit(self, arrival: Arrival, new: int, leave: int) -> Grant | None:
         begin = self.clock()
@@ -44,6 +45,16 @@ class Metered:
         usage = self.strategy.usage()
         self.ns += self.clock() - begin
         return usage
+
+    def ahead(self) -> list[Move]:
+        """Moves to carry out while the launch runs."""
+        if not self.looks_ahead:
+            return []
+        begin = self.clock()
+        self.strategy.ahead()
+        moves = self.strategy.drain()
+        self.ns += self.clock() - begin
+        return moves
 
     def drain(self) -> list[Move]:
         begin = self.clock()

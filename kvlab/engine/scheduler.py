@@ -79,7 +79,7 @@ class Scheduler:
         if preemptions == self.tally.preemptions:
             self._admit()
         self._drain()
-        return self.lanes.launch(self.strategy.memory.chunk) if len(self.lanes) else None
+        return self.lanes.launch(self.strategy.memory.chunk, self.metered.ahead()) if len(self.lanes) else None
 
     def take_moves(self) -> list[Move]:
         moves, self.moves = self.moves, []

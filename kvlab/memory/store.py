@@ -29,6 +29,13 @@ class Store(ABC):
             assert move.pool == 0, f"{move}: the store has one pool"
             self._apply(move)
 
+    def apply_beside(self, moves: list[Move]) -> None:
+        """Begin to carry out, while the caller goes on, moves that no launch until `join` can notice."""
+        self.apply(moves)
+
+    def join(self) -> None:  # noqa: B027 (where apply_beside does nothing in the background)
+        """Wait until what was begun is done. VmmError: one of those moves did nothing, nor any after it."""
+
     @abstractmethod
     def committed_bytes(self) -> int:
         """What the operating system says is backed; 0 after close."""

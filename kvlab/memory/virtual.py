@@ -9,6 +9,7 @@ physical pool, in which the pages of a reservation lie together, so that neighbo
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
 import torch
@@ -47,11 +48,27 @@ class VirtualStore(Store):
         with ExitStack() as opened:
             self._pool = opened.enter_context(closing(PhysicalPool(places * page_groups * page_bytes)))
             self._reservations = [opened.enter_context(closing(Reservation(nbytes))) for _ in range(places)]
+            self._background = opened.enter_context(ThreadPoolExecutor(1, "kvlab-mapping"))
             self._opened = opened.pop_all()
+        self._begun: Future[None] | None = None
         self.ledger = Ledger(nbytes // page_bytes, page_groups)
         tensors_SLHD = [place.tensor(dtype, (slots, together, kv_heads, head_dim)) for place in self._reservations]
         layers_SHD: list[Tensor] = [kv_SHD for kv_SLHD in tensors_SLHD for kv_SHD in kv_SLHD.unbind(1)]
         self._layers = list(zip(layers_SHD[:layers], layers_SHD[layers:], strict=True))
+
+    def apply(self, moves: list[Move]) -> None:
+        self.join()
+        super().apply(moves)
+
+    def apply_beside(self, moves: list[Move]) -> None:
+        self.join()
+        if moves:
+            self._begun = self._background.submit(super().apply, moves)
+
+    def join(self) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.result()
 
     def committed_bytes(self) -> int:
         return self._pool.committed_bytes()
@@ -60,6 +77,7 @@ class VirtualStore(Store):
         return len(self.ledger.backed) * len(self._reservations) * self._page_bytes
 
     def close(self) -> None:
+        self._background.shutdown()  # whatever it was doing: all of it goes now
         self._layers, self._reservations = [], []
         self.ledger.close()
         self._opened.close()

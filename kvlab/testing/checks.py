@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from kvlab.strategy import Strategy
+from kvlab.strategy import Copy, Move, Strategy, Unmap
 from kvlab.testing.gather import gather_from
 from kvlab.testing.rule import RuleError
 from kvlab.testing.sequence import Sequence
@@ -190,3 +190,11 @@ def mapped_is_backed(trial: Trial) -> None:
         raise RuleError(
             "backed", f"usage says {backed} bytes are mapped, {mapped} are", f"strategy.usage().backed == {mapped}"
         )
+
+
+def a_launch_does_not_notice(shadow: Shadow, moves: list[Move], slot_T: NDArray[np.int64]) -> None:
+    """Of moves beside a launch: no copy, and nothing is taken from under the slots that it writes or reads."""
+    used = set(shadow.groups(slot_T)) if moves else set()
+    for move in moves:
+        if isinstance(move, Copy) or (isinstance(move, Unmap) and move.virtual in used):
+            raise RuleError("ahead", f"ahead() asks for {move} beside a launch that it disturbs")

@@ -65,6 +65,8 @@ class Life:
         if rng.random() < 0.1:
             self._claim(rng.choice(honesty.CLAIMS))
         trial.issue([(sequence, stop) for sequence, stop in self.planned if sequence.seq in trial.running])
+        if trial.looks_ahead and trial.flight and rng.random() < 0.8:
+            trial.ahead()
         if not self.ahead:
             self._land()
         trial.seen["steps"] += 1

@@ -57,6 +57,14 @@ class Shadow:
         group = self.under[virtual // self.per_group]
         return np.where(group < 0, NOWHERE, group * self.per_group + virtual % self.per_group)
 
+    def groups(self, slot_N: NDArray[np.int64]) -> list[int]:
+        """The virtual page groups that these slots touch."""
+        first_N = slot_N * self.per_token
+        touched: list[int] = np.unique(
+            np.concatenate((first_N, first_N + self.per_token - 1)) // self.per_group
+        ).tolist()
+        return touched
+
     def write(self, slot_N: NDArray[np.int64], value_N: NDArray[np.int64]) -> None:
         """Store a token's value in each slot. Raises RuleError where nothing is mapped."""
         piece = self.pieces(slot_N)

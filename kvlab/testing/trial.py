@@ -49,6 +49,7 @@ class Trial:
         self.log: list[str] | None = None  # lines of a program that repeats the calls
         self.scratch = np.zeros(strategy.memory.max_len, np.int32)
         self.tells = type(strategy).wrote is not Strategy.wrote
+        self.looks_ahead = type(strategy).ahead is not Strategy.ahead
         self.capacity = answers.capacity_at_start(strategy)
 
     # --- what a scheduler asks
@@ -153,6 +154,22 @@ class Trial:
         if moves:
             self._note("apply", ())
         self.shadow.apply(moves)
+
+    def ahead(self) -> None:
+        """What the strategy would have done beside the launch in flight; nobody's room or bytes change by it."""
+        if self.strategy.moves:  # of the next plan: an engine would drain them first
+            return
+        before = self.strategy.usage()
+        self._note("ahead", ())
+        self.strategy.ahead()
+        after = self.strategy.usage()
+        if after._replace(backed=before.backed) != before:
+            raise RuleError("ahead", f"ahead() changed {before} to {after}")
+        self.drain()
+        checks.a_launch_does_not_notice(self.shadow, self.undone, self.flight_slot_T)
+        self.seen["moves beside a launch"] += len(self.undone)
+        self.apply()
+        checks.everything(self)
 
     def harmless(self) -> bool:
         """Whether what was drained may be carried out beside a running launch."""

@@ -11,6 +11,7 @@ from kvlab.eviction import FIFO, LFU, Priority
 from kvlab.strategies.growing import Growing
 from kvlab.strategies.prefix import Prefix
 from kvlab.strategies.radix import Radix
+from kvlab.strategies.vattention import VAttention
 from kvlab.testing import lives
 
 CASES = {
@@ -19,6 +20,8 @@ CASES = {
     "radix eviction=lfu": lambda s: Radix(s.memory, s.block_size, LFU(), partial="copy"),
     "prefix eviction=priority": lambda s: Prefix(s.memory, s.block_size, Priority()),
     "prefix eviction=fifo one_queue": lambda s: Prefix(s.memory, s.block_size, FIFO(), one_queue=True),
+    "vattention map_ahead=1": lambda s: VAttention(s.memory, map_ahead=1),
+    "vattention map_ahead=3": lambda s: VAttention(s.memory, map_ahead=3),
     "growing step=3": lambda s: Growing(s.memory, "step", 3),
 }
 

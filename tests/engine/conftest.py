@@ -108,6 +108,7 @@ class ShadowExecutor:
             assert [self.memory.read(slot) for slot in slots] == links
             if launch.samples_B[b]:
                 tokens.append(int(links[-1][:8], 16) % VOCAB)
+        self.memory.apply(launch.beside)
         if self.strategy.virtual:
             usage = self.strategy.usage()
             assert usage.backed == len(self.memory.mapping) * self.strategy.memory.page_group_bytes
@@ -142,6 +143,7 @@ STRATEGIES = {
     "paged": lambda memory: Paged(memory, 4),
     "paged1": lambda memory: Paged(memory, 1),
     "vattention": lambda memory: VAttention(memory),
+    "vattention_ahead": lambda memory: VAttention(memory, map_ahead=1),
 }
 CACHING = {
     "prefix": lambda memory: Prefix(memory, 4),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ STRATEGIES = {
     "paged": {"_target_": "kvlab.strategies.paged.Paged", "block_size": 16},
     "paged3": {"_target_": "kvlab.strategies.paged.Paged", "block_size": 3},
     "vattention": {"_target_": "kvlab.strategies.vattention.VAttention"},
+    "vattention_ahead": {"_target_": "kvlab.strategies.vattention.VAttention", "map_ahead": 1},
     "vattention_sliced": {"_target_": "kvlab.strategies.vattention.VAttention", "page_layout": "sliced"},
 }
 CACHING = {
@@ -73,8 +75,9 @@ class Poisoning(RealExecutor):
         poisoned = torch.ones(slots, dtype=torch.bool)
         if strategy.virtual:
             poisoned[:] = False
-            for row, groups in enumerate(strategy.mapped):
-                backed = min(strategy.memory.tokens(len(groups)), strategy.row_slots)
+            mapped = Counter(group // strategy.row_groups for group in self.store.ledger.physical)
+            for row, groups in mapped.items():
+                backed = min(strategy.memory.tokens(groups), strategy.row_slots)
                 poisoned[row * strategy.row_slots : row * strategy.row_slots + backed] = True
         for block in getattr(strategy, "published", ()):
             poisoned[block * strategy.block_size : (block + 1) * strategy.block_size] = False
@@ -146,6 +149,29 @@ def test_committed_is_what_was_accounted(name, work):
     rows = engine.recorder.rows
     assert {row.os_committed - row.backed for row in rows} == {0}
     assert rows[-1].backed > 0
+
+
+@pytest.mark.parametrize("map_ahead", [0, 1])
+def test_growth_finds_mapped_what_was_mapped_ahead(map_ahead, requests):
+    """With room for all, no page group is mapped before a launch but for newcomers; without it, many are."""
+    from dataclasses import replace
+
+    cfg = config("vattention_ahead", pool_bytes=4000 * TOKEN_BYTES)
+    cfg["strategy"]["map_ahead"] = map_ahead
+    loaded, strategy = load(TINY, "float64"), build_strategy(cfg, TOKEN_BYTES, 2, cfg["pool_bytes"])
+    work, before, beside = [replace(r, arrival_s=0.0) for r in requests(8, 128, seed=2)], [], []
+    with real_engine(cfg, loaded.model, strategy, work) as engine:
+        plain = engine.executor.run
+
+        def watched(moves, launch):
+            before.append(len(moves))
+            beside.append(len(launch.beside))
+            return plain(moves, launch)
+
+        engine.executor.run = watched
+        engine.run()
+    assert (sum(before[1:]) == 0) == bool(map_ahead)
+    assert (sum(beside) == strategy.counts["mapped_ahead"] > 0) == bool(map_ahead)
 
 
 def test_the_tail_of_a_row_is_truly_unmapped(work):

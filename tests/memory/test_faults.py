@@ -15,6 +15,7 @@ from kvlab.memory.dense import DenseStore
 from kvlab.memory.faults import fail
 from kvlab.memory.host_vmm import PAGE_BYTES, PhysicalPool, Reservation, VmmError
 from kvlab.memory.virtual import VirtualStore
+from kvlab.moves import Map, Unmap
 from kvlab.run import execute
 from kvlab.strategies.vattention import VAttention
 from kvlab.strategy import Arrival, Grant
@@ -41,6 +42,7 @@ STRATEGIES = {
     "dense": {"_target_": "kvlab.strategies.paged.Paged", "block_size": 16},
     "virtual": {"_target_": "kvlab.strategies.vattention.VAttention"},
     "sliced": {"_target_": "kvlab.strategies.vattention.VAttention", "page_layout": "sliced"},
+    "ahead": {"_target_": "kvlab.strategies.vattention.VAttention", "map_ahead": 1},
     "forking": {"_target_": f"{__name__}.Forking"},
 }
 
@@ -145,6 +147,29 @@ def test_a_run_ends_failed_where_nothing_works_any_more(kind, nth, run):
     assert (status, result["status"]) == (1, "failed")
     assert result["reason"].startswith(f"VmmError: {kind}: refused, call ")
     assert all(ledger.created == ledger.released for ledger in ledgers)
+
+
+@pytest.mark.parametrize(("kind", "nth"), [("map", 2), ("unmap", 3)])
+def test_a_move_that_fails_beside_a_launch_is_undone_and_told_at_its_end(kind, nth):
+    store = VirtualStore(2, 64, 1, 64, torch.float32, PAGE_BYTES, 4)
+    store.apply([Map(0, 0)])
+    with fail(kind, nth):
+        store.apply_beside([Map(1, 1)] if kind == "map" else [Unmap(0)])
+        with pytest.raises(VmmError, match=f"{kind}: refused, call {nth}"):
+            store.join()
+    store.join()
+    assert store.ledger.physical == {0: 0}
+    assert store.committed_bytes() == store.accounted_bytes() == 4 * PAGE_BYTES
+    store.layer(1)[1][:16] = 1.0
+    store.close()
+
+
+def test_a_store_closes_whatever_is_being_done_beside_a_launch_and_whether_it_failed():
+    store = VirtualStore(2, 64, 1, 64, torch.float32, PAGE_BYTES, 4)
+    with fail("map", 6):
+        store.apply_beside([Map(0, 0), Map(1, 1)])
+        store.close()
+    assert (store.ledger.created, store.ledger.released, mapped()) == (1, 1, 0)
 
 
 STORES = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
+from time import sleep
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from kvlab.errors import UsageError
 from kvlab.memory.build import build_store
 from kvlab.memory.dense import DenseStore
 from kvlab.memory.faults import fail
-from kvlab.memory.host_vmm import PAGE_BYTES, VmmError
+from kvlab.memory.host_vmm import PAGE_BYTES, Reservation, VmmError
 from kvlab.memory.virtual import VirtualStore
 from kvlab.moves import Copy, Drop, Map, Unmap
 from kvlab.strategies.paged import Paged
@@ -291,6 +293,36 @@ def test_a_virtual_pool_needs_a_page_group():
 
 def memory(token_bytes, page_group_bytes):
     return Memory(64 * 1024 * 16, token_bytes, 200, 4, 200, (None,) * LAYERS, page_group_bytes)
+
+
+def test_moves_beside_a_launch_are_done_while_the_caller_goes_on(virtual, monkeypatch):
+    """No time is measured: the mapping waits for what the caller does after it has asked for it."""
+    launched, calls, plain = threading.Event(), [], Reservation.map
+
+    def waiting(*arguments):
+        calls.append((threading.get_ident(), launched.wait(10)))
+        plain(*arguments)
+
+    monkeypatch.setattr(Reservation, "map", waiting)
+    virtual.apply_beside([Map(0, 0)])
+    launched.set()
+    virtual.join()
+    assert [begun for _, begun in calls] == [True] * 2 * LAYERS
+    assert threading.get_ident() not in dict(calls)
+    assert virtual.committed_bytes() == virtual.accounted_bytes() == GROUP_BYTES
+
+
+def test_moves_before_the_next_launch_come_after_those_beside_this_one(virtual, monkeypatch):
+    plain = Reservation.map
+
+    def slow(*arguments):
+        sleep(0.002)
+        plain(*arguments)
+
+    monkeypatch.setattr(Reservation, "map", slow)
+    virtual.apply_beside([Map(group, group) for group in range(3)])
+    virtual.apply([Unmap(group) for group in range(3)])
+    assert virtual.ledger.physical == {}
 
 
 def test_build_store_follows_the_strategy():
