@@ -65,7 +65,7 @@ class MappedRows(Strategy):
         self._count_surplus(row)
 
     def ahead(self) -> None:
-        """Page groups for rows that run short of surplus, as long as some lie under no row or under one that was left."""
+        """Page groups for rows short of surplus, as long as some lie under no row or under one that was left."""
         while self.short and (self.unmapped or (self.idle and self.idle[-1][0])):
             row = next(iter(self.short))
             self._map(row, self.unmapped.pop() if self.unmapped else self._steal())

@@ -194,7 +194,7 @@ def mapped_is_backed(trial: Trial) -> None:
 
 def a_launch_does_not_notice(shadow: Shadow, moves: list[Move], slot_T: NDArray[np.int64]) -> None:
     """Of moves beside a launch: no copy, and nothing is taken from under the slots that it writes or reads."""
-    used = set(shadow.groups(slot_T)) if moves else set()
+    used = set(shadow.groups(slot_T)) if moves and shadow.strategy.virtual else set()
     for move in moves:
         if isinstance(move, Copy) or (isinstance(move, Unmap) and move.virtual in used):
             raise RuleError("ahead", f"ahead() asks for {move} beside a launch that it disturbs")
