@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvlab.build import AXES, build_axis, build_strategy
+from kvlab.engine.attentions import limits
 from kvlab.engine.capacity import describe, pool_bytes
 from kvlab.engine.engine import Engine
 from kvlab.model.load import load, shape_of
@@ -43,6 +44,7 @@ def plan(config: dict[str, Any]) -> Plan:
     strategy = build_strategy(config, token_bytes, shape.layers, pool_bytes(config, token_bytes))
     for axis in AXES:
         build_axis(config, axis)
+    limits.check(config["attention"], config["device"], config["dtype"], strategy.block_size, shape.head_dim)
     workload = make(
         config["workload"],
         seed=int(config["seed"]),
@@ -151,11 +153,11 @@ def _write(directory: Path, engine: Engine[RealExecutor]) -> None:
 
 
 def _metrics(planned: Plan, engine: Engine[RealExecutor]) -> dict[str, Any]:
-    rows, tally = summary.columns(engine.recorder.rows), engine.scheduler.tally
+    totals, tally = engine.recorder.totals, engine.scheduler.tally
     refused = sum(sequence.outcome == "refused" for sequence in tally.ended)
     return {
-        **summary.memory_metrics(rows, planned.strategy.memory.bytes),
-        **summary.work_metrics(tally, rows),
+        **totals.metrics(planned.strategy.memory.bytes),
+        **summary.work_metrics(tally, totals.launches),
         "num_refused": len(planned.workload.refused) + refused,
         "num_ties": len(set(engine.executor.sampler.ties)),
         "output_digest": summary.output_digest(tally.ended),

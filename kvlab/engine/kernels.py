@@ -38,16 +38,30 @@ class Kernels(Protocol):
 
 
 class Kvlab:
-    """Ours."""
+    """Ours, on a CPU."""
 
     make_view = staticmethod(view.make_view)
     attend = staticmethod(attention.attend)
     kernel_name = staticmethod(attention.kernel_name)
 
+    def on(self, device: str) -> Kernels:
+        if device == "cpu":
+            return self
+        from kvlab.engine.attentions.gpu import KvlabGpu  # and with it triton
 
-def build_kernels(node: dict[str, Any]) -> Kernels:
-    """What the node `attention` names. UsageError: it is not whole."""
+        return KvlabGpu(device)
+
+
+def build_kernels(node: dict[str, Any], device: str = "cpu") -> Kernels:
+    """What the node `attention` names, on that device: its method `on` gives it, and without one it is for CPUs.
+
+    UsageError: it is not whole, or cannot run there.
+    """
     built: Kernels = build(node)
+    if hasattr(built, "on"):
+        built = built.on(device)
+    elif device != "cpu":
+        raise UsageError(f"attention._target_={node['_target_']}: it has no method `on`, and so runs with device=cpu")
     missing = [name for name in ("make_view", "attend", "kernel_name") if not hasattr(built, name)]
     if missing:
         raise UsageError(f"attention._target_={node['_target_']}: it lacks {', '.join(missing)}")

@@ -47,7 +47,7 @@ def real_engine(
             forecast=build_axis(config, "forecast"),
             eos=eos,
         )
-        executor = RealExecutor(model, store, strategy, lanes, build_kernels(config["attention"]))
+        executor = RealExecutor(model, store, strategy, lanes, build_kernels(config["attention"], config["device"]))
         executor.warm_up()
         clock = StepClock() if config["engine"]["clock"] == "steps" else WallClock()
         yield Engine(requests, scheduler, executor, clock, Recorder(strategy, store.committed_bytes), progress)
