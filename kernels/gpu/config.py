@@ -1,4 +1,4 @@
-"""How a kernel is cut up: what a table of measured choices gives, and what holds where nothing was measured."""
+"""The shape of a kernel's programs; kernels/gpu/tuning.py knows which one to take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,3 @@ class Config(NamedTuple):
     warps: int
     stages: int  # loop turns whose loads are under way at once
     queries: int = 16  # rows of queries, a power of two from 16 on; decode takes the query heads of a key/value head
-
-
-DECODE = Config(tile=64, warps=4, stages=3)
-PREFILL = Config(tile=64, warps=4, stages=3, queries=128)
