@@ -1,4 +1,7 @@
-"""From the `model` part of a configuration to a model: `smollm2`, `tiny`, or what lies at `model.path`."""
+"""From the `model` part of a configuration to a model: `smollm2`, `tiny`, or what lies at `model.path`.
+
+Of published models only the sizes are to be had: enough for `shape_of`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kvlab.errors import UsageError
 from kvlab.model.shape import Shape, check_dtype
+from kvlab.model.shapes import Published
 
 if TYPE_CHECKING:
     from kvlab.model.llama import Llama
@@ -43,6 +47,8 @@ class Loaded:
 def load(config: Mapping[str, Any], dtype: str) -> Loaded:
     """The model of `config`. UsageError: unknown, missing, damaged, or not to be had in `dtype`."""
     source = open_source(config)
+    if isinstance(source, Published):
+        source.refuse()
     check_dtype(dtype, source.dtypes)
     from kvlab.model.llama import Llama
 
@@ -65,7 +71,7 @@ def open_source(config: Mapping[str, Any]) -> Source:
         return Tiny(config)
     if name == "smollm2":
         return _smollm2()
-    raise UsageError(f"model={name}: allowed is smollm2, tiny, or model.path=DIR")
+    return Published(config)
 
 
 def _at(path: Path) -> Source:
