@@ -173,6 +173,7 @@ class Strategy(ABC):
 
     def fork(self, parent: int, child: Arrival) -> Grant | None:
         """Admit `child` with the parent's first child.length tokens in place. Here: into room of its own."""
+        self.table.row[parent]  # KeyError: unknown, before anything is taken
         grant = self.admit(child, child.length)
         if grant is None:
             return None

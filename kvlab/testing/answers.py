@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kvlab.strategy import Arrival, Grant, Strategy
 from kvlab.testing.rule import RuleError
 
@@ -26,7 +28,7 @@ def admitted(strategy: Strategy, arrival: Arrival, grant: Grant, looked: int, ne
     if not 0 <= grant.hit < length:
         text = f"sequence {seq} of {length} tokens hits {grant.hit}: one token at least must be left to compute"
         raise RuleError("hit", text)
-    if grant.hit < looked:
+    if grant.hit != looked:
         raise RuleError("hit", f"sequence {seq} hits {grant.hit} tokens; lookup had said {looked}")
     need = min(grant.hit + new, length)
     if grant.room < need:
@@ -43,3 +45,24 @@ def forked(parent: int, child: Arrival, grant: Grant) -> None:
     if grant.hit != child.length or grant.room < child.length:
         text = f"sequence {child.seq}, forked from {parent} with {child.length} tokens, was granted {grant}"
         raise RuleError("fork", text)
+
+
+class Counted:
+    """What `counts` said of evictions before a call, and what was cached."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.counts = dict(strategy.counts)
+        self.cached = strategy.usage().cached if "evicted" in self.counts else 0
+
+    def judge(self, strategy: Strategy, name: str, answer: Any) -> None:
+        """Counts never fall; evicted tokens are those that were cached and are no more."""
+        for key, before in self.counts.items():
+            if strategy.counts[key] < before:
+                raise RuleError("counts", f"{name} took {key} from {before} to {strategy.counts[key]}")
+        if "evicted" not in self.counts or answer is None:
+            return
+        evicted = (strategy.counts["evicted"] - self.counts["evicted"]) * strategy.memory.token_bytes
+        lost = self.cached - strategy.usage().cached
+        if evicted > self.cached or (name == "admit" and not answer.hit and lost > evicted):
+            text = f"{name} counts {evicted} bytes as evicted; cached were {self.cached}, {lost} of them no more"
+            raise RuleError("counts", text)

@@ -141,6 +141,23 @@ def spread(shadow: Shadow, value_N: NDArray[np.int64], piece: NDArray[np.int64])
     return np.repeat(value_N, len(piece) // max(1, len(value_N)))
 
 
+def sources_are_held(trial: Trial) -> None:
+    """Before the drain, unless somebody left: the row that a copy reads is in no other room than that it is for.
+
+    Of blocks this does not hold: who shares a part of one may write behind it as soon as the other has his copy.
+    """
+    strategy = trial.strategy
+    copies = [move for move in strategy.moves if isinstance(move, Copy)] if strategy.block_size is None else []
+    for sequence in trial.running.values() if copies else ():
+        start, stop = sequence.issued, max(sequence.room, sequence.issued)
+        slot_T = gather_from(strategy.table, [sequence.seq], [0], [stop], strategy.block_size)
+        for move in copies:
+            taken_T = (slot_T[start:] >= move.source) & (slot_T[start:] < move.source + move.tokens)
+            if taken_T.any() and move.target not in slot_T[:start]:
+                where = f"token {start + int(np.argmax(taken_T))} of sequence {sequence.seq} is to go there"
+                raise RuleError("moves", f"{move} is not drained yet, and what it reads was given away: {where}")
+
+
 def usage_adds_up(trial: Trial) -> None:
     """held + cached + free is what it was at the start; nothing is negative."""
     usage = trial.strategy.usage()
@@ -171,12 +188,21 @@ def held_is_what_tables_hold(trial: Trial) -> None:
         expected, what = len(live) * strategy.block_size * size, f"{len(live)} distinct blocks are in the tables"
     else:
         said = [sequence.said for sequence in trial.running.values()]
-        if None in said or (strategy.virtual and trial.shadow.aliased):
+        if None in said:
             return
-        expected, what = sum(room or 0 for room in said) * size, f"the rooms are {said} tokens"
+        expected, what = rooms_bytes(trial, [room or 0 for room in said]), f"the rooms are {said} tokens"
     if held != expected:
         text = f"held - rounded = {held} bytes, but {what}, {expected} bytes: {usage}"
         raise RuleError("held", text, f"strategy.usage().held - strategy.usage().rounded == {expected}")
+
+
+def rooms_bytes(trial: Trial, rooms: list[int]) -> int:
+    """Bytes of the rooms of all sequences; page groups that lie under several rows count once."""
+    strategy, shadow = trial.strategy, trial.shadow
+    if not strategy.virtual or not shadow.aliased:
+        return sum(rooms) * strategy.memory.token_bytes
+    slot_T = gather_from(strategy.table, list(trial.running), [0] * len(rooms), rooms, strategy.block_size)
+    return len(np.unique(shadow.pieces(slot_T))) * strategy.memory.token_bytes // shadow.per_token
 
 
 def mapped_is_backed(trial: Trial) -> None:

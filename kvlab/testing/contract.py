@@ -97,7 +97,7 @@ class StrategyContract:
     or, with arguments, `def make(self, memory): return Mine(memory, block_size=8)`.
     """
 
-    seeds, steps = 28, 100  # random lives
+    seeds, steps = 32, 100  # random lives
     examples = 60  # histories that the state machine tries, each on a memory of its own
 
     def make(self, memory: Memory) -> Strategy:

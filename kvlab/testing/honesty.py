@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -76,38 +75,6 @@ def emptied(trial: Trial) -> Strategy:
         copied.release(seq)
     copied.drain()
     return copied
-
-
-def unknown_ids_are_errors(trial: Trial) -> None:
-    """extend, release, fork (and what else is there) of an unknown sequence raise KeyError; so does a repeated id."""
-    strategy, now = trial.strategy, Snapshot(trial.strategy)
-    unknown: list[tuple[str, tuple[Any, ...]]] = [
-        ("extend", (NEW, 1, 2)),
-        ("release", (NEW,)),
-        ("fork", (NEW, plain(NEW + 1, 1))),
-    ]
-    if type(strategy).truncate is not Strategy.truncate:
-        unknown.append(("truncate", (NEW, 1)))
-    if type(strategy).wrote is not Strategy.wrote:
-        unknown.append(("wrote", (NEW, 1, read_only([1]))))
-    for name, args in unknown:
-        must_be_key_error(now.copy(), name, args, "an unknown sequence")
-    if trial.running and now.copy().admit(plain(NEW, 1), 1) is not None:
-        seq = next(iter(trial.running))
-        must_be_key_error(now.copy(), "admit", (plain(seq, 1), 1), f"sequence {seq}, which runs")
-        copied = now.copy()
-        copied.release(seq)
-        must_be_key_error(copied, "release", (seq,), f"sequence {seq} a second time", before=f"release({seq})")
-
-
-def must_be_key_error(strategy: Strategy, name: str, args: tuple[Any, ...], whom: str, before: str = "") -> None:
-    try:
-        answer = getattr(strategy, name)(*args)
-    except KeyError:
-        return
-    if name == "fork" and answer is None:
-        return  # refused for another reason before anything was looked up
-    raise RuleError("unknown ids", f"{name} of {whom} returns {answer} and raises no KeyError")
 
 
 def extend_all_is_the_loop(trial: Trial) -> None:
@@ -224,30 +191,6 @@ def fork_needs_no_more(trial: Trial) -> None:
     raise RuleError("fork", text, f"clone(strategy).fork({parent.seq}, plain({NEW}, {child.length})) is not None")
 
 
-def tight_pools_refuse_cleanly(trial: Trial) -> None:
-    """With next to nothing free, growth that is refused changes nothing, that of a fresh fork least of all."""
-    strategy, rng, seats = clone(trial.strategy), trial.rng, trial.strategy.memory.max_seqs - len(trial.running)
-    lengths = {sequence.seq: sequence.issued for sequence in trial.running.values()}
-    able = [sequence for sequence in trial.running.values() if sequence.done and not sequence.in_flight]
-    if able and seats > 1:
-        parent = rng.choice(able)
-        if strategy.fork(parent.seq, plain(NEW, parent.done)) is not None:
-            lengths = {NEW: parent.done, **lengths}
-    length = strategy.usage().largest - rng.randint(0, 8)
-    if seats and length > 0:
-        strategy.admit(plain(NEW + 1, length), length)
-    for seq, length in lengths.items():
-        upto = min(length + rng.randint(1, 4), strategy.longest)
-        if upto > length:
-            must_be_clean(strategy, "extend", (seq, length, upto))
-
-
-def must_be_clean(strategy: Strategy, name: str, args: tuple[Any, ...]) -> None:
-    before = Snapshot(strategy)
-    if getattr(strategy, name)(*args) is None and (changed := before.difference(strategy)):
-        raise RuleError("refusal", f"in a pool that is nearly full {name}{args} is refused, but strategy{changed}")
-
-
 def clearing_drops_the_cache(strategy: Strategy) -> None:
     """After clear() nothing is cached. `strategy` is changed."""
     strategy.clear()
@@ -264,17 +207,3 @@ def nothing_piles_up(strategy: Strategy, before: int) -> None:
     if now > before + spare:
         text = f"nothing runs and nothing is cached, but the strategy consists of {now} objects; at first of {before}"
         raise RuleError("nothing piles up", text)
-
-
-CLAIMS: tuple[Callable[[Trial], None], ...] = (
-    largest_is_exact,
-    unknown_ids_are_errors,
-    extend_all_is_the_loop,
-    returns_is_exact,
-    slots_agree,
-    cache_is_true,
-    nobody_waits_for_ever,
-    last_one_reaches_longest,
-    fork_needs_no_more,
-    tight_pools_refuse_cleanly,
-)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from kvlab.strategy import Strategy
 from kvlab.testing import checks, honesty
+from kvlab.testing.claims import CLAIMS
 from kvlab.testing.rule import RuleError
 from kvlab.testing.sequence import Sequence
 from kvlab.testing.snapshot import size
@@ -63,7 +64,7 @@ class Life:
         trial.apply()
         checks.everything(trial)
         if rng.random() < 0.1:
-            self._claim(rng.choice(honesty.CLAIMS))
+            self._claim(rng.choice(CLAIMS))
         trial.issue([(sequence, stop) for sequence, stop in self.planned if sequence.seq in trial.running])
         if trial.looks_ahead and trial.flight and rng.random() < 0.8:
             trial.ahead()
@@ -76,7 +77,7 @@ class Life:
         trial = self.trial
         self._land()
         trial.settle()
-        for claim in (*honesty.CLAIMS, *[honesty.cache_is_true, honesty.last_one_reaches_longest] * 6):
+        for claim in (*CLAIMS, *[honesty.cache_is_true, honesty.last_one_reaches_longest] * 6):
             self._claim(claim)
         honesty.longest_is_reached(honesty.emptied(trial))
         for sequence in list(trial.running.values()):
@@ -152,7 +153,7 @@ class Life:
         """Ask for room; whoever came last is preempted until there is some."""
         trial, rng = self.trial, self.rng
         if rng.random() < 0.1:  # growth ahead
-            more = min(stop + rng.randint(1, 8), sequence.limit)
+            more = min(stop + rng.randint(1, rng.choice((8, 8, 30))), sequence.limit)
             if trial.extend(sequence, more):
                 return True
         while not trial.extend(sequence, stop):

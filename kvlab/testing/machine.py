@@ -17,7 +17,7 @@ except ImportError as error:
     raise ImportError("the state machine needs hypothesis: pip install 'kvlab[test]'") from error
 
 from kvlab.strategy import Memory, Strategy
-from kvlab.testing.honesty import CLAIMS
+from kvlab.testing.claims import CLAIMS
 from kvlab.testing.operations import History, Operations, replay, shorten
 from kvlab.testing.script import program
 

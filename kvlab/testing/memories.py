@@ -30,6 +30,7 @@ SETTINGS = (
     _setting("splinters", 100, 1, max_len=33, max_seqs=6, chunk=9, page_group_bytes=32),
     _setting("crowded", 160, 2, max_len=24, max_seqs=16, chunk=24, page_group_bytes=48),
     _setting("odd", 101, 5, max_len=37, max_seqs=6, chunk=7, page_group_bytes=21, spare_bytes=5, token_bytes=6),
+    _setting("less than one sequence", 30, 4, max_len=40, max_seqs=4, chunk=6, page_group_bytes=144),
 )
 
 # For short histories: a few tokens fill them.

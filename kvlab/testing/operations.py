@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kvlab.strategy import Memory, Strategy
-from kvlab.testing import checks, honesty
+from kvlab.testing import checks
+from kvlab.testing.claims import CLAIMS
 from kvlab.testing.rule import RuleError
 from kvlab.testing.sequence import Sequence
 from kvlab.testing.trial import Trial
@@ -53,7 +54,7 @@ class Operations:
         if not (sequence := self._pick(index)):
             return
         if sequence.done == len(sequence.ids):
-            lengthen(sequence, tokens[: self.longest - sequence.done])
+            sequence.lengthen(tokens[: self.longest - sequence.done])
         stop = min(sequence.done + self.trial.strategy.memory.chunk, len(sequence.ids))
         if stop == sequence.done or (stop > sequence.room and not self._grows(sequence, stop)):
             return
@@ -95,7 +96,7 @@ class Operations:
         self.trial.clear()
 
     def claim(self, index: int) -> None:
-        honesty.CLAIMS[index](self.trial)
+        CLAIMS[index](self.trial)
 
     def end(self) -> None:
         self.trial.settle()
@@ -118,14 +119,6 @@ class Operations:
             return True
         text = f"sequence {sequence.seq} is alone and may not grow from {sequence.done} to {stop}"
         raise RuleError("longest", text, f"strategy.extend({sequence.seq}, {sequence.done}, {stop}) is not None")
-
-
-def lengthen(sequence: Sequence, tokens: list[int]) -> None:
-    old = len(sequence.ids)
-    sequence.ids = [*sequence.ids, *tokens]
-    sequence.value = sequence.value.copy()
-    sequence.value.resize(len(sequence.ids))
-    sequence.rechain(old)
 
 
 def replay(make: Callable[[Memory], Strategy], memory: Memory, history: History) -> tuple[list[str], Exception] | None:

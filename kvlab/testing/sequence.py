@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,6 +47,19 @@ class Sequence:
         for position in range(start, len(self.ids)):
             link = hash((link, self.ids[position]))
             self.value[position] = link
+
+    def lengthen(self, tokens: list[int]) -> None:
+        """It will get these tokens too."""
+        old = len(self.ids)
+        self.ids = [*self.ids, *tokens]
+        self.value = np.resize(self.value, len(self.ids))
+        self.rechain(old)
+
+    def copy(self) -> Sequence:
+        """The same, with a future of its own."""
+        made = copy(self)
+        made.ids, made.value, made.waiting = list(self.ids), self.value.copy(), None
+        return made
 
     def arrival(self) -> Arrival:
         """One object for as long as it waits."""

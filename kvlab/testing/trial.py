@@ -6,11 +6,13 @@ flight. Every call can be written down, so that a failure becomes a program that
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvlab.strategy import Arrival, Copy, Grant, Move, Strategy
 from kvlab.testing import answers, checks, honesty, script
@@ -21,6 +23,9 @@ from kvlab.testing.shadow import Shadow
 from kvlab.testing.snapshot import Snapshot
 
 REPEATED = 0.3  # share of refusals that are tried again on a copy
+
+
+Told = tuple[list[int], int]  # ids, space
 
 
 class Write(NamedTuple):
@@ -41,16 +46,26 @@ class Trial:
         self.flight: list[Write] = []
         self.flight_slot_T = np.zeros(0, np.int64)  # of all their tokens [0, stop), as the tables said at the launch
         self.undone: list[Move] = []  # drained, not applied yet
+        self.left = False  # somebody, since the last drain
         self.tight = False  # the last question was refused
         self.seen: Counter[str] = Counter()  # what was exercised
-        self.told_ids: list[
-            tuple[list[int], int]
-        ] = []  # of prefixes that the strategy may have published, with their space
+        self.told_ids: list[Told] = []  # prefixes that the strategy may have published
+        self.told_at: dict[int, tuple[Told, int]] = {}  # a token's value -> such a prefix, and its length up to there
         self.log: list[str] | None = None  # lines of a program that repeats the calls
         self.scratch = np.zeros(strategy.memory.max_len, np.int32)
         self.tells = type(strategy).wrote is not Strategy.wrote
         self.looks_ahead = type(strategy).ahead is not Strategy.ahead
         self.capacity = answers.capacity_at_start(strategy)
+
+    def copy(self) -> Trial:
+        """A trial of its own in the same state; no launch may be in flight. Failures go down in the same program."""
+        made = copy.copy(self)
+        made.strategy = Snapshot(self.strategy).copy()
+        made.shadow = self.shadow.copy(made.strategy)
+        made.running = {seq: sequence.copy() for seq, sequence in self.running.items()}
+        made.undone, made.told_ids, made.told_at = list(self.undone), list(self.told_ids), dict(self.told_at)
+        made.flight, made.seen = [], Counter()
+        return made
 
     # --- what a scheduler asks
 
@@ -84,13 +99,18 @@ class Trial:
         if room < upto:
             text = f"sequence {sequence.seq} asked for {upto} tokens and was given a room of {room}"
             raise RuleError("room", text, f"strategy.extend({sequence.seq}, {sequence.issued}, {upto}) >= {upto}")
+        if room < (sequence.said or 0):
+            text = f"sequence {sequence.seq}, which asked for more, had a room of {sequence.said} and now has {room}"
+            again = f"strategy.extend({sequence.seq}, {sequence.issued}, {upto})"
+            raise RuleError("room", text, f"{again} >= {sequence.said}")
         sequence.room = sequence.said = room
         self.seen["extended"] += 1
         return True
 
     def fork(self, parent: Sequence, child: Sequence) -> bool:
         """Whether `child`, which begins with the parent's first child.known tokens, runs beside it."""
-        self.tell(parent)
+        if self.rng.random() < 0.5:  # a cache may not have heard of all that they share
+            self.tell(parent)
         arrival = child.arrival()
         grant: Grant | None = self._ask("fork", (parent.seq, arrival))
         if grant is None:
@@ -123,6 +143,9 @@ class Trial:
             ids = self.scratch[: sequence.done]
             ids.flags.writeable = False
             self._remember(sequence)
+            prefix = sequence.ids[: sequence.done], sequence.space
+            for position in range(sequence.told, sequence.done):
+                self.told_at[int(sequence.value[position])] = prefix, position + 1
         self._do("wrote", (sequence.seq, sequence.done, ids))
         self.scratch[: sequence.done] = 1
         sequence.told = sequence.done
@@ -130,6 +153,7 @@ class Trial:
     def release(self, sequence: Sequence, why: str) -> None:
         self.tell(sequence)
         self._do("release", (sequence.seq,))
+        self.left = True
         del self.running[sequence.seq]
         self.seen[why] += 1
 
@@ -142,6 +166,9 @@ class Trial:
 
     def drain(self) -> bool:
         """Take the moves over; whether there were any."""
+        if not self.left:
+            checks.sources_are_held(self)
+        self.left = False
         moves = self.strategy.drain()
         self.undone += moves
         return bool(moves)
@@ -194,12 +221,15 @@ class Trial:
         position_T = np.arange(stop_B.sum()) - np.repeat(np.cumsum(stop_B) - stop_B, stop_B)
         new_T = position_T >= np.repeat([write.start for write in flight], stop_B)
         value_T = np.concatenate([write.sequence.value[: write.stop] for write in flight])
+        overwritten = self._published_before(self.flight_slot_T[new_T])
         self.shadow.write(self.flight_slot_T[new_T], value_T[new_T])
         for write in flight:
             self._note("launch", write)
             write.sequence.done = write.stop
         self.seen["written tokens"] += int(new_T.sum())
         checks.all_hold(self.shadow, [write.sequence for write in flight], self.flight_slot_T)
+        for (ids, space), length in overwritten:
+            self.probe(guest_of(ids[:length], space))
         return flight
 
     def settle(self) -> None:
@@ -214,9 +244,9 @@ class Trial:
         shadow = self.shadow.copy(strategy)
         shadow.apply(self.undone)
         looked = strategy.lookup(guest.arrival())
-        grant = strategy.admit(guest.arrival(), 1)
+        grant = strategy.admit(guest.arrival(), 1) if looked else None
         shadow.apply(strategy.drain())
-        if grant is None or not looked:
+        if grant is None:
             return
         answers.admitted(strategy, guest.arrival(), grant, looked, 1, 0)
         slot_N = gather_from(strategy.table, [guest.seq], [0], [grant.hit], strategy.block_size)
@@ -231,8 +261,9 @@ class Trial:
 
     def _ask(self, name: str, args: tuple[Any, ...]) -> Any:
         """A call that may be refused; a refusal changes nothing."""
-        before = self._before()
+        before, counted = self._before(), answers.Counted(self.strategy)
         answer = self._do(name, args)
+        counted.judge(self.strategy, name, answer)
         self.tight = answer is None
         if answer is None:
             self.seen[f"{name} refused"] += 1
@@ -262,6 +293,19 @@ class Trial:
             rule = "lookup is pure" if name == "lookup" else "refusal"
             raise RuleError(rule, f"{name} of sequence {_seq(name, args)}{how}, but strategy{changed}")
 
+    def _published_before(self, slot_N: NDArray[np.int64]) -> list[tuple[Told, int]]:
+        """Prefixes that a launch writes over the end of, though lookup still finds them; one or two of them."""
+        if not self.told_at or (piece := self.shadow.pieces(slot_N)).min(initial=0) < 0:
+            return []
+        old = self.shadow.content[piece[:: self.shadow.per_token]].tolist()
+        found = [self.told_at[value] for value in old if value in self.told_at]
+        found = [(told, length) for told, length in found if length < self.strategy.longest]
+        return [
+            (told, length)
+            for told, length in self.rng.sample(found, min(2, len(found)))
+            if self.strategy.lookup(guest_of(told[0][:length], told[1]).arrival()) >= length
+        ]
+
     def _remember(self, sequence: Sequence) -> None:
         if len(self.told_ids) > 40:
             self.told_ids[self.rng.randrange(40)] = self.told_ids.pop()
@@ -270,6 +314,12 @@ class Trial:
     def _note(self, name: str, args: tuple[Any, ...]) -> None:
         if self.log is not None:
             self.log.append(script.call(name, args))
+
+
+def guest_of(ids: list[int], space: int) -> Sequence:
+    """One that comes with these ids and one more."""
+    known = len(ids) + 1
+    return Sequence(honesty.NEW, [*ids, 1], known, known, known, known, space)
 
 
 def _seq(name: str, args: tuple[Any, ...]) -> int:

@@ -35,8 +35,8 @@ def checked():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_random_lives(make_for, name):
-    report = lives(make_for[name], range(7), 50)
-    assert report.lives == 7
+    report = lives(make_for[name], range(8), 50)
+    assert report.lives == 8
     assert report.seen["admitted"] > 50
 
 
@@ -59,4 +59,4 @@ def test_drawn_histories(make_for, name):
 
 class TestTheBaseClass(StrategyContract):
     make = Contiguous
-    seeds, steps, examples = 7, 30, 10
+    seeds, steps, examples = 8, 30, 10

@@ -1,0 +1,108 @@
+"""What must be refused, what must not, and that a refusal changes nothing; tried out on copies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvlab.strategy import Strategy
+from kvlab.testing.honesty import NEW, plain
+from kvlab.testing.rule import RuleError
+from kvlab.testing.sequence import read_only
+from kvlab.testing.snapshot import Snapshot, clone
+
+if TYPE_CHECKING:
+    from kvlab.testing.trial import Trial
+
+
+def unknown_ids_are_errors(trial: Trial) -> None:
+    """extend, release, fork (and what else is there) of an unknown sequence raise KeyError; so does a repeated id."""
+    strategy, now = trial.strategy, Snapshot(trial.strategy)
+    unknown: list[tuple[str, tuple[Any, ...]]] = [
+        ("extend", (NEW, 1, 2)),
+        ("release", (NEW,)),
+        ("fork", (NEW, plain(NEW + 1, 1))),
+    ]
+    if type(strategy).truncate is not Strategy.truncate:
+        unknown.append(("truncate", (NEW, 1)))
+    if type(strategy).wrote is not Strategy.wrote:
+        unknown.append(("wrote", (NEW, 1, read_only([1]))))
+    for name, args in unknown:
+        must_be_key_error(now, name, args, "an unknown sequence")
+    if not trial.running:
+        return
+    seq, parent = (trial.rng.choice(list(trial.running)) for _ in range(2))
+    must_be_key_error(now, "admit", (plain(seq, 1), 1), f"sequence {seq}, which runs")
+    if trial.running[parent].done:
+        must_be_key_error(now, "fork", (parent, plain(seq, 1)), f"sequence {seq}, which runs")
+    copied = now.copy()
+    copied.release(seq)
+    must_be_key_error(Snapshot(copied), "release", (seq,), f"sequence {seq} a second time")
+
+
+def must_be_key_error(now: Snapshot, name: str, args: tuple[Any, ...], whom: str) -> None:
+    """admit, extend and fork change nothing then. admit and fork may refuse before they look anything up."""
+    strategy = now.copy()
+    try:
+        answer = getattr(strategy, name)(*args)
+    except KeyError:
+        if name in ("admit", "extend", "fork") and (changed := now.difference(strategy)):
+            raise RuleError("unknown ids", f"{name} of {whom} raises KeyError, but strategy{changed}") from None
+        return
+    if name not in ("admit", "fork") or answer is not None:
+        raise RuleError("unknown ids", f"{name} of {whom} returns {answer} and raises no KeyError")
+
+
+def room_is_a_promise(trial: Trial) -> None:
+    """Whoever asks for what he has keeps his room; nothing is taken and nothing moves."""
+    strategy = clone(trial.strategy)
+    strategy.drain()
+    for sequence in trial.running.values():
+        room = min(sequence.room, strategy.memory.max_len)
+        if room > sequence.issued:
+            before, upto = strategy.usage(), trial.rng.randint(sequence.issued + 1, room)
+            answer = strategy.extend(sequence.seq, sequence.issued, upto)
+            after, moves = strategy.usage(), strategy.drain()
+            if answer is None or answer < sequence.room or moves or after != before:
+                text = f"sequence {sequence.seq} has a room of {sequence.room}, asks for {upto}, is answered {answer}"
+                raise RuleError("room", f"{text}; moves {moves}; {before} becomes {after}")
+
+
+def nobody_outgrows_max_len(trial: Trial) -> None:
+    """Growth beyond max_len is refused, and changes nothing."""
+    able = [sequence for sequence in trial.running.values() if sequence.issued]
+    if able:
+        sequence, longest = trial.rng.choice(able), trial.strategy.memory.max_len
+        for more in (1, trial.rng.randint(2, 20)):
+            args = sequence.seq, sequence.issued, longest + more
+            strategy = clone(trial.strategy)
+            must_be_clean(strategy, "extend", args)
+            if (answer := strategy.extend(*args)) is not None:
+                raise RuleError("max_len", f"max_len = {longest}, but extend{args} answers {answer}")
+
+
+def tight_pools_refuse_cleanly(trial: Trial) -> None:
+    """With next to nothing free, growth that is refused changes nothing, that of a fresh fork least of all."""
+    strategy, rng, seats = clone(trial.strategy), trial.rng, trial.strategy.memory.max_seqs - len(trial.running)
+    lengths = {sequence.seq: sequence.issued for sequence in trial.running.values()}
+    able = [sequence for sequence in trial.running.values() if sequence.done and not sequence.in_flight]
+    if able and seats > 1:
+        parent = rng.choice(able)
+        ahead = min(parent.issued + rng.randint(0, 12), strategy.longest, parent.limit)
+        if ahead > parent.issued:
+            strategy.extend(parent.seq, parent.issued, ahead)
+        if strategy.fork(parent.seq, plain(NEW, parent.done)) is not None:
+            lengths = {NEW: parent.done, **lengths}
+    for seq in range(NEW + 1, NEW + seats):
+        length = strategy.usage().largest - rng.choice((0, 0, rng.randint(0, 8)))
+        if length < 1 or strategy.admit(plain(seq, length), length) is None:
+            break
+    for seq, length in lengths.items():
+        upto = min(length + rng.randint(1, 4), strategy.longest)
+        if upto > length:
+            must_be_clean(strategy, "extend", (seq, length, upto))
+
+
+def must_be_clean(strategy: Strategy, name: str, args: tuple[Any, ...]) -> None:
+    before = Snapshot(strategy)
+    if getattr(strategy, name)(*args) is None and (changed := before.difference(strategy)):
+        raise RuleError("refusal", f"in a pool that is nearly full {name}{args} is refused, but strategy{changed}")
