@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvlab.engine.arrivals import Arrivals
 from kvlab.engine.clock import Clock
 from kvlab.engine.lanes import Launch
 from kvlab.engine.scheduler import Scheduler
@@ -36,14 +36,14 @@ class Engine(Generic[ExecutorT]):
 
     def __init__(
         self,
-        requests: list[Request],
+        requests: Iterable[Request],
         scheduler: Scheduler,
         executor: ExecutorT,
         clock: Clock,
         recorder: Recorder,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        self.pending = deque(requests)
+        self.pending = Arrivals(requests)
         self.scheduler, self.executor, self.clock = scheduler, executor, clock
         self.recorder, self.progress = recorder, progress
 
@@ -64,19 +64,20 @@ class Engine(Generic[ExecutorT]):
 
     def _take_arrivals(self) -> None:
         now = self.clock.now()
-        while self.pending and self.pending[0].arrival_s <= now:
-            self.scheduler.enqueue(self.pending.popleft())
+        while self.pending.next_s <= now:
+            self.scheduler.enqueue(self.pending.take())
 
     def _launch(self, launch: Launch) -> None:
         token_N = self.executor.run(self.scheduler.take_moves(), launch)
         self.clock.tick()
         now = self.clock.now()
         self.recorder.step(self.scheduler, launch, now)
-        ended = len(self.scheduler.tally.ended)
+        tally = self.scheduler.tally
+        ended = tally.num_ended
         self.scheduler.done(launch, token_N, now)
-        if self.progress is not None and len(self.scheduler.tally.ended) > ended:
-            self.progress(len(self.scheduler.tally.ended))
+        if self.progress is not None and tally.num_ended > ended:
+            self.progress(tally.num_ended)
 
     def _wait(self) -> None:
-        self.clock.wait_until(self.pending[0].arrival_s)
+        self.clock.wait_until(self.pending.next_s)
         self.recorder.idle(self.scheduler, self.clock.now())

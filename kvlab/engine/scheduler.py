@@ -6,6 +6,7 @@ Asks the strategy, owns no memory. One plan a step; `done` takes the tokens that
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +18,9 @@ from kvlab.engine.metered import Metered
 from kvlab.request import Request
 from kvlab.strategy import Arrival, Grant, Move, Strategy
 
+# Token ids of sequences at positions: (request ids [N], positions [N]) to [N].
+Tokens = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int32]]
+
 
 @dataclass(slots=True)
 class Tally:
@@ -27,7 +31,8 @@ class Tally:
     hit_tokens: int = 0
     input_tokens: int = 0  # of first admissions
     admissions: int = 0
-    ended: list[Sequence] = field(default_factory=list)  # finished, refused and failed ones, as it happened
+    num_ended: int = 0
+    ended: list[Sequence] = field(default_factory=list)  # finished, refused, failed; empty where they go elsewhere
 
 
 class Scheduler:
@@ -42,15 +47,24 @@ class Scheduler:
         victim: Victim,
         forecast: Forecast,
         eos: tuple[int, ...] = (),
+        on_end: Callable[[Sequence], None] | None = None,
     ) -> None:
         self.strategy, self.lanes, self.eos = strategy, lanes, np.asarray(eos, np.int32)
         self.admission, self.victim, self.forecast = admission, victim, forecast
         self.metered, self.tally = Metered(strategy), Tally()
+        self.on_end = on_end or self.tally.ended.append
         self.waiting: deque[Sequence] = deque()
+        self.backlog = 0  # requests that have come, but that nobody has made a sequence of yet
         self.moves: list[Move] = []
         self.arrivals: dict[int, Arrival] = {}  # of those that wait: one object for as long
         self.refused_at = -1  # `changes` when the head of the queue was refused last
+        self.planned_at = 0  # `changes` at the last plan
         self.changes = 0  # releases, and what caches were told: nothing else can turn a refusal into a grant
+
+    @property
+    def queued(self) -> int:
+        """Requests that have come and do not run."""
+        return len(self.waiting) + self.backlog
 
     @property
     def busy(self) -> bool:
@@ -79,6 +93,7 @@ class Scheduler:
         if preemptions == self.tally.preemptions:
             self._admit()
         self._drain()
+        self.planned_at = self.changes
         return self.lanes.launch(self.strategy.memory.chunk, self.metered.ahead()) if len(self.lanes) else None
 
     def take_moves(self) -> list[Move]:
@@ -101,6 +116,35 @@ class Scheduler:
             over_N |= np.isin(token_N, self.eos) & (lanes.final[lane_N] < 0)
         for lane in lane_N[over_N].tolist():
             self._finish(lane, now)
+
+    # --- launches in which nothing changes
+
+    def quiet(self) -> int:
+        """How many launches from here on only decode: nobody asks, is done or may be admitted in them."""
+        lanes, order = self.lanes, self.lanes.order
+        if not len(order) or len(self.eos) or self._may_admit():
+            return 0
+        if self.metered.looks_ahead and self.changes != self.planned_at:  # what was given back may be mapped ahead
+            return 0
+        known, stored = lanes.known[order], lanes.stored[order]
+        if (known - stored).max() > 1 or (known <= lanes.prompt[order]).any():  # prompts, or recomputation
+            return 0
+        ask, done = (lanes.room[order] - known).min() + 1, (lanes.end[order] - known).min() - 1
+        return max(0, int(min(ask, done)))
+
+    def advance(self, steps: int, tokens: Tokens) -> None:
+        """That many quiet launches are over; tokens(request ids [N], positions [N]) are those that they sampled."""
+        lanes, order = self.lanes, self.lanes.order
+        if lanes.ids is not None:
+            position_BK = lanes.known[order, None] + np.arange(steps)
+            id_BK = np.broadcast_to(lanes.id[order, None], position_BK.shape)
+            token_N = tokens(id_BK.ravel(), position_BK.ravel())
+            lanes.ids[order[:, None], position_BK] = token_N.reshape(position_BK.shape)
+        lanes.stored[order] += steps
+        lanes.known[order] += steps
+
+    def _may_admit(self) -> bool:
+        return bool(self.waiting and self.lanes.spare and self.refused_at != self.changes)
 
     # --- growth and preemption
 
@@ -145,7 +189,7 @@ class Scheduler:
     # --- admission
 
     def _admit(self) -> None:
-        while self.waiting and self.lanes.spare and self.refused_at != self.changes:
+        while self._may_admit():
             sequence = self.waiting[0]
             grant = self._ask(sequence)
             if grant is None and self._drain():  # what an undrained move still reads was held until now
@@ -192,7 +236,8 @@ class Scheduler:
     def _end(self, sequence: Sequence, outcome: str, reason: str) -> None:
         self.arrivals.pop(sequence.id, None)
         sequence.outcome, sequence.reason = outcome, reason
-        self.tally.ended.append(sequence)
+        self.tally.num_ended += 1
+        self.on_end(sequence)
 
     def _take_off(self, lane: int) -> Sequence:
         self._tell(lane)

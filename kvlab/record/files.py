@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kvlab.engine.lanes import Sequence
-from kvlab.record.recorder import Step
+from kvlab.record.step import Step
 
 REQUEST_COLUMNS = (
     "id", "arrival_s", "prompt_len", "output_len", "first_token_s", "finish_s", "preemptions", "outcome", "reason",
@@ -17,7 +17,7 @@ REQUEST_COLUMNS = (
 
 
 def write_steps(path: Path, rows: list[Step]) -> None:
-    """A row a step: seconds, counts, bytes (kvlab.record.recorder.Step says which)."""
+    """A row a step: seconds, counts, bytes (kvlab.record.step.Step says which)."""
     _write_csv(path, ("step", *Step._fields), ((index, *row) for index, row in enumerate(rows)))
 
 

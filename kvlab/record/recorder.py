@@ -3,48 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvlab.engine.lanes import Launch
 from kvlab.record.accounting import Identity, split
 from kvlab.record.disjoint import Disjoint
+from kvlab.record.series import Block, Everything, Series
+from kvlab.record.step import Step
+from kvlab.record.totals import Totals
 from kvlab.strategy import Strategy
 
 if TYPE_CHECKING:
     from kvlab.engine.scheduler import Scheduler
 
 
-class Step(NamedTuple):
-    """One step, seen when its launch is over and before anybody leaves. Bytes, seconds, counts."""
+WAITING, TOKEN_STATE, RESERVATION = map(Step._fields.index, ("waiting", "token_state", "reservation"))
 
-    time_s: float  # end of the step, from the start of the run
-    dt_s: float
-    running: int
-    waiting: int
-    prefill_tokens: int  # computed by sequences that have known tokens left or had: prompts, and recomputation
-    decode_seqs: int  # sequences that computed their newest token
-    token_state: int
-    reservation: int
-    internal: int
-    cached: int
-    external: int
-    held: int
-    backed: int
-    os_committed: int
-    preemptions: int  # so far
-    admissions: int  # so far
+
+class Keeps(Protocol):
+    """What is kept of the rows."""
+
+    def add(self, block: Block) -> None: ...
+
+    def rows(self, columns: int) -> Block: ...
 
 
 class Recorder:
-    """Rows of one run. `committed` reads from the operating system what is really backed, in bytes."""
+    """Rows of one run, in columns. `committed` reads from the operating system what is really backed, in bytes;
+    None: there is no memory, what the strategy accounts for stands in its place.
+    """
 
-    def __init__(self, strategy: Strategy, committed: Callable[[], int]) -> None:
+    def __init__(self, strategy: Strategy, committed: Callable[[], int] | None, keeps: Keeps | None = None) -> None:
         self.strategy, self.committed = strategy, committed
         self.identity, self.disjoint = Identity(strategy.memory, strategy.usage()), Disjoint(strategy)
-        self.rows: list[Step] = []
+        self.totals, self.kept = Totals(), keeps or Everything()
+        self.series = Series(len(Step._fields), self._take)
         self.last_s = 0.0
+
+    @property
+    def rows(self) -> list[Step]:
+        """What is kept, as steps."""
+        self.series.flush()
+        rows = self.kept.rows(len(Step._fields)).tolist()
+        return [Step(*row[:2], *map(int, row[2:])) for row in rows]
 
     def step(self, scheduler: Scheduler, launch: Launch, now: float) -> None:
         new_B = launch.stop_B - launch.start_B
@@ -52,17 +56,42 @@ class Recorder:
         prefill = int(new_B[~decode_B].sum())
         self._row(scheduler, now, len(new_B), prefill, int(decode_B.sum()), launch)
 
+    def stretch(
+        self, scheduler: Scheduler, launch: Launch, end_K: NDArray[np.float64], queued_K: NDArray[np.int64]
+    ) -> None:
+        """`launch`, and those like it that end at `end_K`, each of the same sequences, one token further.
+
+        Nothing else changes in them, but for who waits: of every sequence's room one slot more is written in each.
+        """
+        row = self._measured(scheduler, float(end_K[0]), len(launch.lane_B), 0, len(launch.lane_B), launch)
+        rows = np.tile(np.array(row, np.float64), (len(end_K), 1))
+        rows[:, 0] = end_K
+        rows[1:, 1] = np.diff(end_K)
+        rows[:, WAITING] = queued_K
+        written_K = np.arange(len(end_K)) * (len(launch.lane_B) * self.strategy.memory.token_bytes)
+        rows[:, TOKEN_STATE] += written_K
+        rows[:, RESERVATION] -= written_K
+        self.series.extend(rows)
+        self.last_s = float(end_K[-1])
+
     def idle(self, scheduler: Scheduler, now: float) -> None:
         """Nothing ran until `now`."""
         self._row(scheduler, now, 0, 0, 0, None)
 
     def end(self) -> None:
         """Everybody has left. AccountingError: something is still held."""
+        self.series.flush()
         self.identity.check_empty(self.strategy.usage())
 
     def _row(
         self, scheduler: Scheduler, now: float, running: int, prefill: int, decode: int, launch: Launch | None
     ) -> None:
+        self.series.append(self._measured(scheduler, now, running, prefill, decode, launch))
+        self.last_s = now
+
+    def _measured(
+        self, scheduler: Scheduler, now: float, running: int, prefill: int, decode: int, launch: Launch | None
+    ) -> Step:
         usage, memory, lanes = self.strategy.usage(), self.strategy.memory, scheduler.lanes
         self.identity.check(usage)
         lane_B = np.empty(0, np.int64) if launch is None else launch.lane_B
@@ -70,10 +99,12 @@ class Recorder:
         self.disjoint.check(usage, lanes, lane_B, scheduler.tally.admissions)
         parts = split(memory, usage, stored_B, lanes.room[lane_B], lanes.final[lane_B])
         backed = memory.bytes if usage.backed is None else usage.backed
-        self.rows.append(
-            Step(
-                now, now - self.last_s, running, len(scheduler.waiting), prefill, decode, *parts, usage.held, backed,
-                self.committed(), scheduler.tally.preemptions, scheduler.tally.admissions,
-            )
+        committed = backed if self.committed is None else self.committed()
+        return Step(
+            now, now - self.last_s, running, scheduler.queued, prefill, decode, *parts, usage.held, backed,
+            committed, scheduler.tally.preemptions, scheduler.tally.admissions,
         )  # fmt: skip
-        self.last_s = now
+
+    def _take(self, block: Block) -> None:
+        self.totals.add(block)
+        self.kept.add(block)

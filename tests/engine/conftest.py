@@ -158,6 +158,11 @@ def make_strategy(request):
     return STRATEGIES[request.param]
 
 
+@pytest.fixture(params=STRATEGIES | CACHING)
+def make_any(request):
+    return (STRATEGIES | CACHING)[request.param]
+
+
 @pytest.fixture(params=CACHING)
 def make_caching(request):
     return CACHING[request.param]
@@ -165,14 +170,21 @@ def make_caching(request):
 
 @pytest.fixture
 def serve():
-    """Run requests through an engine over shadow memory; returns the engine, already run."""
+    """Run requests through an engine over shadow memory; returns the engine, already run.
 
-    def run(strategy: Strategy, requests: list[Request], **options) -> Engine:
+    watch(scheduler, launch) is called before each launch, watch_moves(scheduler, moves, launch) too.
+    """
+
+    def run(strategy: Strategy, requests: list[Request], watch=None, watch_moves=None, **options) -> Engine:
         lanes = Lanes(strategy.memory.max_seqs, strategy.memory.max_len)
-        scheduler = Scheduler(strategy, lanes, admission=PromptPlusOne(), victim=Newest(), forecast=Limit(), **options)
-        engine = Engine(
-            requests, scheduler, ShadowExecutor(strategy, lanes), StepClock(), Recorder(strategy, lambda: 0)
-        )
+        axes = {"admission": PromptPlusOne(), "victim": Newest(), "forecast": Limit()} | options
+        scheduler, executor = Scheduler(strategy, lanes, **axes), ShadowExecutor(strategy, lanes)
+        carry_out = executor.run
+        if watch is not None:
+            executor.run = lambda moves, launch: watch(scheduler, launch) or carry_out(moves, launch)
+        if watch_moves is not None:
+            executor.run = lambda moves, launch: watch_moves(scheduler, moves, launch) or carry_out(moves, launch)
+        engine = Engine(requests, scheduler, executor, StepClock(), Recorder(strategy, lambda: 0))
         engine.run()
         return engine
 

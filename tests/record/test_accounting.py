@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvlab.engine.scheduler import Tally
 from kvlab.record.accounting import AccountingError, Identity, split
-from kvlab.record.recorder import Step
-from kvlab.record.summary import columns, memory_metrics, saturated, work_metrics
+from kvlab.record.step import Step
+from kvlab.record.totals import Totals
 from kvlab.strategy import Memory, Usage
 
 MEMORY = Memory(bytes=1000, token_bytes=10, max_len=50, max_seqs=4, chunk=50)
@@ -65,10 +64,27 @@ def row(dt: float, running: int, decode: int, token_state: int, waiting: int) ->
     return Step(0.0, dt, running, waiting, 0, decode, token_state, 10, 20, 0, 0, token_state + 30, 1000, 1000, 0, 0)
 
 
+def totals(rows: list[Step]) -> Totals:
+    """Taken in at once; whatever they are cut into, the figures are the same."""
+    made = []
+    for size in (len(rows), 1, 3):
+        made.append(Totals())
+        for first in range(0, len(rows), size):
+            made[-1].add(np.array(rows[first : first + size], np.float64))
+    whole = made[0].metrics(1000)
+    for other in made[1:]:
+        assert {
+            name: value for name, value in other.metrics(1000).items() if name != "waste" and name != "waste.whole"
+        } == (
+            pytest.approx({name: value for name, value in whole.items() if name != "waste" and name != "waste.whole"})
+        )
+    return made[0]
+
+
 def test_shares_are_weighted_by_time_over_the_saturated_window():
-    rows = columns([row(1, 2, 0, 100, 0), row(3, 2, 2, 500, 1), row(2, 4, 3, 200, 0), row(10, 1, 1, 50, 0)])
-    assert saturated(rows) == 2  # the third request waits through the second step, though not through the first
-    metrics = memory_metrics(rows, 1000)
+    rows = totals([row(1, 2, 0, 100, 0), row(3, 2, 2, 500, 1), row(2, 4, 3, 200, 0), row(10, 1, 1, 50, 0)])
+    assert rows.saturated.rows == 2  # the third request waits through the second step, though not through the first
+    metrics = rows.metrics(1000)
     assert metrics["utilization"] == pytest.approx((100 + 3 * 500) / 4 / 1000)
     assert metrics["allocated_utilization"] == pytest.approx(1600 / (130 + 3 * 530))
     assert metrics["utilization.whole"] == pytest.approx((100 + 1500 + 400 + 500) / 16 / 1000)
@@ -81,13 +97,13 @@ def test_shares_are_weighted_by_time_over_the_saturated_window():
 def test_a_run_in_which_nobody_waited_is_not_called_saturated():
     """The window was taken from the last admission, so under a light load it covered the run, idle gaps included,
     and with all requests at 0 one single step."""
-    rows = columns([row(1, 2, 0, 100, 0), row(3, 2, 2, 500, 0)])
-    metrics = memory_metrics(rows, 1000)
+    rows = totals([row(1, 2, 0, 100, 0), row(3, 2, 2, 500, 0)])
+    metrics = rows.metrics(1000)
     assert metrics["saturated_steps"] == 0
     assert metrics["utilization"] == metrics["utilization.whole"] == pytest.approx(0.4)
 
 
 def test_waits_for_the_next_arrival_are_no_steps():
     """They were counted, which made every `_us_per_step` of a run with gaps too small."""
-    rows = columns([row(1, 2, 2, 100, 0), row(9, 0, 0, 0, 0), row(1, 1, 1, 50, 0)])
-    assert work_metrics(Tally(), rows)["num_steps"] == 2
+    rows = totals([row(1, 2, 2, 100, 0), row(9, 0, 0, 0, 0), row(1, 1, 1, 50, 0)])
+    assert rows.launches == 2

@@ -1,0 +1,66 @@
+"""The requests of a run in order of arrival, made no earlier than somebody looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvlab.request import Request
+
+AHEAD = 4096  # times drawn at once
+
+
+class Arrivals:
+    """An iterator that lets itself be looked into."""
+
+    def __init__(self, requests: Iterable[Request]) -> None:
+        self._rest = iter(requests)
+        self._head = next(self._rest, None)
+        self.taken = 0
+
+    def __bool__(self) -> bool:
+        return self._head is not None
+
+    @property
+    def next_s(self) -> float:
+        """When the next one arrives."""
+        return inf if self._head is None else self._head.arrival_s
+
+    def take(self) -> Request:
+        head, self._head = self._head, next(self._rest, None)
+        assert head is not None
+        self.taken += 1
+        return head
+
+
+class Came:
+    """How many have come by when, without making them: from their times alone, rising."""
+
+    def __init__(self, times: Iterable[float]) -> None:
+        self._rest, self._before = iter(times), 0
+        self._time_N: NDArray[np.float64] = np.empty(0)
+
+    def by(self, now: float) -> int:
+        """How many have come at or before `now`; never asked again for an earlier moment than the last one."""
+        return int(self.by_each(np.array([now]))[0])
+
+    def by_each(self, now_K: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The same for moments that rise; the next call asks for none before the first of these."""
+        self._forget(float(now_K[0]))
+        while not len(self._time_N) or self._time_N[-1] <= now_K[-1]:
+            more_N = np.fromiter(islice(self._rest, AHEAD), np.float64)
+            if not len(more_N):
+                break
+            self._time_N = np.concatenate((self._time_N, more_N))
+        return self._before + np.searchsorted(self._time_N, now_K, side="right")
+
+    def _forget(self, now: float) -> None:
+        """Those that have come by then only count."""
+        gone = int(np.searchsorted(self._time_N, now, side="right"))
+        if gone > AHEAD // 2:
+            self._before += gone
+            self._time_N = self._time_N[gone:]

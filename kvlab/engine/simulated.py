@@ -1,0 +1,136 @@
+"""The engine with a cost model in place of a model: the same decisions, on a clock that only counts.
+
+Launches in which nobody comes, leaves, asks or is admitted are taken in one go, as far as they follow each other;
+what they cost and what is recorded of them is what it would be one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvlab.engine.arrivals import Came
+from kvlab.engine.engine import Engine
+from kvlab.engine.lanes import Lanes, Launch
+from kvlab.engine.scheduler import Scheduler, Tokens
+from kvlab.record.recorder import Recorder
+from kvlab.request import Request
+from kvlab.strategy import Move
+
+LONGEST = 1 << 14  # launches taken in one go, at most: their rows are made at once
+
+
+class Cost(Protocol):
+    """Seconds; kvlab.cost.model says what they are made of."""
+
+    def launch(self, new_B: NDArray[np.int64], stop_B: NDArray[np.int64], samples: int) -> float: ...
+
+    def decode(self, seqs: int, tokens: int, steps: int) -> NDArray[np.float64]: ...
+
+    def moves(self, moves: list[Move]) -> float: ...
+
+    def beside(self, moves: list[Move], launch_s: float) -> float: ...
+
+
+class SimulatedClock:
+    """Goes on when somebody says by how much."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+    def tick(self) -> None:
+        pass
+
+    def wait_until(self, at: float) -> None:
+        self.seconds = max(self.seconds, at)
+
+
+def hashed(vocab: int) -> Tokens:
+    """Token ids that nobody else has at that place, as good as: a mix of request and position."""
+
+    def tokens(id_N: NDArray[np.int64], position_N: NDArray[np.int64]) -> NDArray[np.int32]:
+        mixed = (id_N.astype(np.uint64) << np.uint64(32)) + position_N.astype(np.uint64)
+        for shift, factor in ((33, 0xFF51AFD7ED558CCD), (29, 0xC4CEB9FE1A85EC53), (32, 1)):
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+        return (mixed % np.uint64(vocab)).astype(np.int32)
+
+    return tokens
+
+
+class SimulatedExecutor:
+    """Says what a launch would take, and puts the clock forward by it."""
+
+    def __init__(self, cost: Cost, lanes: Lanes, clock: SimulatedClock, tokens: Tokens) -> None:
+        self.cost, self.lanes, self.clock, self.tokens = cost, lanes, clock, tokens
+
+    def run(self, moves: list[Move], launch: Launch) -> NDArray[np.int32]:
+        samples = int(launch.samples_B.sum())
+        launch_s = self.cost.launch(launch.stop_B - launch.start_B, launch.stop_B, samples)
+        seconds = launch_s
+        if moves:
+            seconds += self.cost.moves(moves)
+        if launch.beside:
+            seconds += self.cost.beside(launch.beside, launch_s)
+        self.clock.seconds += seconds
+        if launch.ids_T is None:
+            return np.zeros(samples, np.int32)
+        return self.tokens(self.lanes.id[launch.lane_B[launch.samples_B]], launch.stop_B[launch.samples_B])
+
+    def decode(self, launch: Launch, steps: int) -> NDArray[np.float64]:
+        """The moments at which that launch and those like it behind it begin [steps], and the last one's end."""
+        seconds_K = self.cost.decode(len(launch.lane_B), int(launch.stop_B.sum()), steps)
+        return np.cumsum(np.concatenate(([self.clock.seconds], seconds_K)))
+
+
+class SimulatedEngine(Engine[SimulatedExecutor]):
+    """`times`: of all arrivals. Of requests that have come no more than `window` become sequences before their turn."""
+
+    clock: SimulatedClock
+
+    def __init__(
+        self,
+        requests: Iterable[Request],
+        times: Iterable[float],
+        scheduler: Scheduler,
+        executor: SimulatedExecutor,
+        recorder: Recorder,
+        progress: Callable[[int], None] | None = None,
+        window: int = 1024,
+    ) -> None:
+        super().__init__(requests, scheduler, executor, executor.clock, recorder, progress)
+        self.came, self.window = (
+            Came(times),
+            max(window, scheduler.strategy.memory.max_seqs),
+        )  # as many as may start at once
+
+    def _take_arrivals(self) -> None:
+        now, waiting = self.clock.now(), self.scheduler.waiting
+        while self.pending.next_s <= now and len(waiting) < self.window:
+            self.scheduler.enqueue(self.pending.take())
+        self.scheduler.backlog = self.came.by(now) - self.pending.taken
+
+    def _launch(self, launch: Launch) -> None:
+        super()._launch(launch)
+        steps = min(self.scheduler.quiet(), LONGEST)
+        if steps > 1:
+            self._stretch(steps)
+
+    def _stretch(self, steps: int) -> None:
+        """As many of so many launches, in which everybody decodes one token more, as begin before somebody comes."""
+        scheduler = self.scheduler
+        launch = scheduler.lanes.launch(scheduler.strategy.memory.chunk, [])
+        begin_K = self.executor.decode(launch, steps)
+        if not scheduler.waiting:
+            steps = int(np.searchsorted(begin_K[:-1], self.pending.next_s))
+        if steps < 1:
+            return
+        queued_K = self.came.by_each(begin_K[:steps]) - self.pending.taken + len(scheduler.waiting)
+        self.recorder.stretch(scheduler, launch, begin_K[1 : steps + 1], queued_K)
+        scheduler.advance(steps, self.executor.tokens)
+        self.clock.seconds = float(begin_K[steps])

@@ -1,0 +1,74 @@
+"""What became of the requests of a run too long to keep them: counts, exact means, sketched quantiles.
+
+The keys are those of kvlab.record.summary.work_metrics. The first `kept` requests to end are also written down.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kvlab.engine.lanes import Sequence
+from kvlab.engine.scheduler import Tally
+from kvlab.record import sketch
+from kvlab.record.series import Block, Series
+from kvlab.record.sketch import Sketch
+
+COLUMNS = ("arrival_s", "first_token_s", "finish_s", "output")
+
+
+class Outcomes:
+    """Takes a sequence when it has ended and forgets it; `write` is called with the first `kept` of them."""
+
+    def __init__(self, write: Callable[[Sequence], None], kept: int) -> None:
+        self.count: Counter[str] = Counter()
+        self.write, self.kept = write, kept
+        self.finished = Series(len(COLUMNS), self._take)
+        self.ttft, self.tpot, self.normalized = Sketch(), Sketch(), Sketch()
+        self.output_tokens, self.last_s, self.first_s = 0, 0.0, 0.0
+        self.preempted_most = 0
+
+    def add(self, sequence: Sequence) -> None:
+        if not self.count:
+            self.first_s = sequence.request.arrival_s
+        request = sequence.request
+        self.count[sequence.outcome] += 1
+        self.first_s = min(self.first_s, request.arrival_s)
+        self.preempted_most = max(self.preempted_most, sequence.preemptions)
+        if self.kept:
+            self.kept -= 1
+            self.write(sequence)
+        if sequence.outcome == "finished":
+            output = sequence.known - request.prompt_len
+            self.finished.append((request.arrival_s, sequence.first_token_s or 0.0, sequence.finish_s or 0.0, output))
+
+    def metrics(self, tally: Tally, launches: int) -> dict[str, Any]:
+        self.finished.flush()
+        duration = max(self.last_s - self.first_s, 0.0)
+        return {
+            "num_finished": self.count["finished"],
+            "num_failed": self.count["failed"],
+            "num_output_tokens": self.output_tokens,
+            "duration_s": duration,
+            "tokens_per_s": self.output_tokens / duration if duration else 0.0,
+            "num_steps": launches,
+            "num_preemptions": tally.preemptions,
+            "recomputed_tokens": tally.recomputed_tokens,
+            "prefix_hit_rate": tally.hit_tokens / tally.input_tokens if tally.input_tokens else 0.0,
+            "ttft_s": self.ttft.spread(),
+            "tpot_s": self.tpot.spread(),
+            "normalized_latency_s": self.normalized.spread(),
+            "quantile_error": sketch.ERROR,
+        }
+
+    def _take(self, block: Block) -> None:
+        arrival, first, finish, output = block.T
+        self.output_tokens += int(output.sum())
+        self.last_s = max(self.last_s, float(finish.max()))
+        several = output > 1
+        self.ttft.add(first - arrival)
+        self.tpot.add((finish - first)[several] / (output[several] - 1))
+        self.normalized.add((finish - arrival) / np.maximum(output, 1))
