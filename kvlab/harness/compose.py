@@ -32,8 +32,10 @@ from yaml import YAMLError
 
 from kvlab.errors import UsageError
 from kvlab.harness import nodes, plugins
-from kvlab.harness.validate import CHECKS, validate
+from kvlab.harness.validate import CHECKS, SIMULATED, validate
+from kvlab.model import shapes
 
+HERE = "kvlab-conf"  # a folder of groups of one's own (gpu/mine.yaml), where kvlab is started; calibrate writes there
 HYDRA_NAMES = ("hydra.run.dir", "hydra.sweep.dir", "hydra.searchpath")
 
 
@@ -151,7 +153,7 @@ class Composer:
 
     def _parse(self, overrides: Sequence[str]) -> list[Override]:
         parser = OverridesParser.create(config_loader=_loader())
-        parsed = [_parse(parser, line) for line in overrides]
+        parsed = [self._spelled(parser, _parse(parser, line)) for line in overrides]
         for override in parsed:
             if why := self._problem(str(override.key_or_group), str(override.value())):
                 raise UsageError(why)
@@ -159,6 +161,14 @@ class Composer:
             if not free and (options := self._options(str(override.key_or_group))):
                 raise UsageError(f"{override.input_line}: allowed is {_words(options)}")
         return parsed
+
+    def _spelled(self, parser: OverridesParser, override: Override) -> Override:
+        """A published model as its file is called: model=Llama-3-8B is model=llama_3_8b."""
+        if override.key_or_group == "model" and isinstance(value := override.value(), str):
+            name = shapes.choice(value)
+            if value not in self._options("model") and name in self._options("model"):
+                return _parse(parser, f"model={name}")
+        return override
 
     @contextmanager
     def _explained(self, parsed: list[Override]) -> Iterator[None]:
@@ -197,9 +207,11 @@ class Composer:
 
 
 class PluginPath(SearchPathPlugin):
-    """Adds the packages of YAML files that plugins bring."""
+    """Adds the packages of YAML files that plugins bring, and the folder of the current directory."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if Path(HERE).is_dir():
+            search_path.append(provider="here", path=f"file://{Path(HERE).absolute()}")
         for distribution, module in plugins.conf_packages():
             search_path.append(provider=distribution, path=f"pkg://{module}")
 
@@ -282,7 +294,7 @@ def _composed(tree: DictConfig, names: set[str]) -> Composed:
     assert isinstance(choices, dict)
     config = _named({str(name): value for name, value in plain.items()}, choices, names)
     tracking = config.pop("tracking", None) or {}
-    config = validate(config)
+    config = _without_gpu(validate(config), names)
     assert isinstance(node, dict)
     lacking = _lacking(config, {str(name): value for name, value in node.items()})
     return Composed({**config, **dict.fromkeys(lacking)}, tracking, lacking, *directories, params)
@@ -296,6 +308,16 @@ def _named(config: dict[str, Any], choices: Mapping[Any, Any], names: set[str]) 
     if "strategy._target_" in names and "strategy.name" not in names:
         config["strategy"]["name"] = str(config["strategy"]["_target_"]).rpartition(".")[2].lower()
     return config
+
+
+def _without_gpu(config: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """A real run has no GPU of its configuration's choice. UsageError if one was asked for."""
+    if config["executor"] == "simulated":
+        return config
+    for name in sorted(names):
+        if name.partition(".")[0] in SIMULATED:
+            raise UsageError(f"{name}: allowed with executor=simulated only")
+    return {key: value for key, value in config.items() if key not in SIMULATED}
 
 
 def _lacking(config: Mapping[str, Any], node: Mapping[str, Any]) -> tuple[str, ...]:

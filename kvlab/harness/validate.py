@@ -15,6 +15,7 @@ from typing import Any
 from kvlab.errors import UsageError
 
 Check = Callable[[str, Any], Any]
+SIMULATED = ("gpu", "vmm", "cost")  # groups that a real run has no use for; kvlab.cost checks their values
 GROUPS = ("strategy", "model", "workload", "admission", "victim", "forecast", "eviction", "attention")
 UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -28,6 +29,10 @@ def validate(config: Mapping[str, Any]) -> dict[str, Any]:
     checked = {**config, **checked, **files, "engine": engine}
     if checked["pool_bytes"] is not None and checked["pool_blocks"] is not None:
         raise UsageError("pool_bytes and pool_blocks: both are given; they name the same memory, give one")
+    if checked["executor"] == "real":
+        for name, value in (("kv_dtype", None), ("tensor_parallel", 1)):
+            if checked[name] != value:
+                raise UsageError(f"{name}={checked[name]}: allowed with executor=simulated only")
     if checked["dtype"] == "float64" and checked["model"].get("name") != "tiny":
         raise UsageError("dtype=float64: allowed with model=tiny only; here float32 or bfloat16")
     return checked
@@ -115,7 +120,9 @@ CHECKS: dict[str, Check] = {
     "pool_blocks": optional(whole(1)),
     "dtype": one_of("float32", "bfloat16", "float64"),
     "device": one_of("cpu"),
-    "executor": one_of("real"),
+    "kv_dtype": optional(one_of("float32", "bfloat16", "float16", "float8", "int8")),
+    "tensor_parallel": whole(1, 1024),
+    "executor": one_of("real", "simulated"),
     "timing": flag,
 }
 ENGINE: dict[str, Check] = {
@@ -143,7 +150,7 @@ def _names(config: Mapping[str, Any]) -> None:
     for name, kind in needed.items():
         if name not in config or (kind and not isinstance(config[name], kind)):
             raise UsageError(f"{name}={config.get(name)}: it is needed and cannot be left out")
-    unknown = [name for name in config if name not in needed]
+    unknown = [name for name in config if name not in needed and name not in SIMULATED]
     unknown += [f"engine.{name}" for name in config["engine"] if name not in ENGINE]
     if unknown:
         allowed = [*needed, *(f"engine.{name}" for name in ENGINE)]

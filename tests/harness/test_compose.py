@@ -12,6 +12,8 @@ from kvlab.errors import UsageError
 from kvlab.eviction import LFU
 from kvlab.harness import plugins
 from kvlab.harness.compose import Composer
+from kvlab.harness.validate import SIMULATED
+from kvlab.model import shapes
 
 CONF = Path(plugins.__file__).parents[1] / "conf"
 STRATEGIES = sorted(path.stem for path in CONF.glob("strategy/*.yaml"))
@@ -27,9 +29,10 @@ def composer() -> Iterator[Composer]:
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_file_in_conf_composes(choice: str, composer: Composer) -> None:
     group, _, name = choice.partition("=")
-    composed = composer.compose([choice, *(["strategy=prefix"] if group == "eviction" else [])])
+    needs = {"eviction": ["strategy=prefix"], **{key: ["executor=simulated"] for key in SIMULATED}}
+    composed = composer.compose([choice, *needs.get(group, [])])
     if group not in ("tracking", "experiment"):
-        assert composed.config[group]["name"] == name
+        assert shapes.choice(composed.config[group]["name"]) == name
 
 
 def test_the_configuration_is_plain_and_named(composer: Composer) -> None:
