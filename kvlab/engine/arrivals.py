@@ -42,7 +42,8 @@ class Came:
 
     def __init__(self, times: Iterable[float]) -> None:
         self._rest, self._before = iter(times), 0
-        self._time_N: NDArray[np.float64] = np.empty(0)
+        self._time_N: NDArray[np.float64] = np.empty(0)  # those drawn, but for `_before` that need not be looked at
+        self._fresh = 0  # of them drawn last
 
     def by(self, now: float) -> int:
         """How many have come at or before `now`; never asked again for an earlier moment than the last one."""
@@ -50,17 +51,18 @@ class Came:
 
     def by_each(self, now_K: NDArray[np.float64]) -> NDArray[np.int64]:
         """The same for moments that rise; the next call asks for none before the first of these."""
-        self._forget(float(now_K[0]))
-        while not len(self._time_N) or self._time_N[-1] <= now_K[-1]:
-            more_N = np.fromiter(islice(self._rest, AHEAD), np.float64)
-            if not len(more_N):
-                break
-            self._time_N = np.concatenate((self._time_N, more_N))
+        while self._all_by(now_K[0]) and self._draw():
+            self._before += len(self._time_N) - self._fresh
+            self._time_N = self._time_N[-self._fresh :]
+        while self._all_by(now_K[-1]) and self._draw():
+            pass
         return self._before + np.searchsorted(self._time_N, now_K, side="right")
 
-    def _forget(self, now: float) -> None:
-        """Those that have come by then only count."""
-        gone = int(np.searchsorted(self._time_N, now, side="right"))
-        if gone > AHEAD // 2:
-            self._before += gone
-            self._time_N = self._time_N[gone:]
+    def _all_by(self, now: float) -> bool:
+        return not len(self._time_N) or bool(self._time_N[-1] <= now)
+
+    def _draw(self) -> bool:
+        """Look at more of them; whether there were any."""
+        more_N = np.fromiter(islice(self._rest, AHEAD), np.float64)
+        self._time_N, self._fresh = np.concatenate((self._time_N, more_N)), len(more_N)
+        return bool(self._fresh)

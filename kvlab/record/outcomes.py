@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from kvlab import sketch
 from kvlab.engine.lanes import Sequence
 from kvlab.engine.scheduler import Tally
-from kvlab.record import sketch
 from kvlab.record.series import Block, Series
-from kvlab.record.sketch import Sketch
+from kvlab.sketch import Sketch
 
 COLUMNS = ("arrival_s", "first_token_s", "finish_s", "output")
 

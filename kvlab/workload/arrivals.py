@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from collections.abc import Iterator
+from itertools import accumulate, islice, repeat
 from random import Random
 
 from kvlab.errors import UsageError
@@ -36,10 +37,14 @@ def times(config: Config, rows: Rows, seed: int) -> list[float]:
 
 
 def poisson(n: int, rate: float, seed: int) -> list[float]:
+    """The first n of `poisson_times`."""
+    return list(islice(poisson_times(rate, seed), n))
+
+
+def poisson_times(rate: float, seed: int) -> Iterator[float]:
     """Gaps of mean 1/rate. A seed has one pattern, which another rate only stretches."""
     rng = Random(f"{seed} arrivals")
-    gaps = [rng.expovariate(1.0) / rate for _ in range(n - 1)]
-    return list(accumulate(gaps, initial=0.0))
+    return accumulate((rng.expovariate(1.0) / rate for _ in repeat(None)), initial=0.0)
 
 
 def from_file(rows: Rows, time_scale: float) -> list[float]:

@@ -1,15 +1,17 @@
-"""Lengths drawn from a formula. The first n requests of a longer workload are the workload of n requests.
+"""Lengths drawn from a formula, without end. The first n requests of a longer workload are the workload of n requests.
 
 Only `random.Random` draws here: Python promises the same numbers in every version.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice, repeat
 from random import Random
 
 from kvlab.errors import UsageError
 from kvlab.workload.knobs import Config, number, optional_whole, span, whole
-from kvlab.workload.rows import Rows
+from kvlab.workload.rows import Drawn
 
 
 def lognormal_lengths(n: int, seed: int, mu: float, sigma: float, cap: int) -> list[int]:
@@ -18,8 +20,13 @@ def lognormal_lengths(n: int, seed: int, mu: float, sigma: float, cap: int) -> l
     The draw is fixed by a published figure: 2,000 lengths of seed 0 with mu 5.5, sigma 0.9 and
     cap 4,096 add up to 730,840 tokens.
     """
+    return list(islice(lognormal_totals(seed, mu, sigma, cap), n))
+
+
+def lognormal_totals(seed: int, mu: float, sigma: float, cap: int) -> Iterator[int]:
     rng = Random(seed)
-    return [max(1, min(cap, int(rng.lognormvariate(mu, sigma)))) for _ in range(n)]
+    while True:
+        yield max(1, min(cap, int(rng.lognormvariate(mu, sigma))))
 
 
 def split(total: int, prompt_share: float) -> tuple[int, int]:
@@ -28,22 +35,22 @@ def split(total: int, prompt_share: float) -> tuple[int, int]:
     return prompt, max(1, total - prompt)
 
 
-def lognormal(config: Config, n: int, seed: int, max_len: int) -> Rows:
+def lognormal(config: Config, seed: int, max_len: int) -> Drawn:
     # exp(50 + 10 sigmas of 10) is still a number; larger values would overflow, and mean nothing.
     mu, sigma = number(config, "mu", 0, 50), number(config, "sigma", 0, 10)
     cap = optional_whole(config, "cap") or max_len
     share = number(config, "prompt_share", 0, 1)
-    pairs = [split(total, share) for total in lognormal_lengths(n, seed, mu, sigma, cap)]
+    pairs = (split(total, share) for total in lognormal_totals(seed, mu, sigma, cap))
     source = f"lognormal total, mu {mu:g}, sigma {sigma:g}, cap {cap}, prompt share {share:g}"
-    return Rows([p for p, _ in pairs], [o for _, o in pairs], {"synthetic": True, "source": source})
+    return Drawn(pairs, {"synthetic": True, "source": source})
 
 
-def uniform(config: Config, n: int, seed: int) -> Rows:
+def uniform(config: Config, seed: int) -> Drawn:
     prompt, output = span(config, "prompt_len"), span(config, "output_len")
     rng = Random(f"{seed} uniform")
-    pairs = [(between(rng, *prompt), between(rng, *output)) for _ in range(n)]
+    pairs = ((between(rng, *prompt), between(rng, *output)) for _ in repeat(None))
     source = f"uniform, prompt {prompt[0]} to {prompt[1]}, output {output[0]} to {output[1]}"
-    return Rows([p for p, _ in pairs], [o for _, o in pairs], {"synthetic": True, "source": source})
+    return Drawn(pairs, {"synthetic": True, "source": source})
 
 
 def between(rng: Random, low: int, high: int) -> int:
@@ -51,10 +58,10 @@ def between(rng: Random, low: int, high: int) -> int:
     return low + int(rng.random() * (high - low + 1))
 
 
-def fixed(config: Config, n: int) -> Rows:
+def fixed(config: Config) -> Drawn:
     prompt, output = whole(config, "prompt_len"), whole(config, "output_len")
     source = f"fixed, prompt {prompt}, output {output}"
-    return Rows([prompt] * n, [output] * n, {"synthetic": True, "source": source})
+    return Drawn(repeat((prompt, output)), {"synthetic": True, "source": source})
 
 
 def requests_to_draw(config: Config) -> int:

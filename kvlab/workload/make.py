@@ -16,7 +16,7 @@ from kvlab.request import Request
 from kvlab.workload import arrivals, lengths, quantiles, trace
 from kvlab.workload.knobs import Config, optional_whole, positive, shown, whole
 from kvlab.workload.prompts import draw_prompt
-from kvlab.workload.rows import Rows
+from kvlab.workload.rows import Drawn, Rows
 from kvlab.workload.summary import Refused, summarise
 
 COMMON = ("name", "num_requests", "path", "sample", "arrivals", "rate", "time_scale", "scale", "max_tokens")
@@ -147,16 +147,19 @@ def find_rows(config: Config, seed: int, max_len: int) -> Rows:
         return trace.choose(trace.read(Path(str(config["path"])).expanduser()), config, seed)
     if config.get("sample") not in (None, "head"):
         raise UsageError(f"workload.sample={config['sample']}: only a file (workload.path) has rows to choose from")
-    n = lengths.requests_to_draw(config)
+    return draw(config, seed, max_len).rows(lengths.requests_to_draw(config))
+
+
+def draw(config: Config, seed: int, max_len: int) -> Drawn:
     match config["name"]:
         case "lognormal":
-            return lengths.lognormal(config, n, seed, max_len)
+            return lengths.lognormal(config, seed, max_len)
         case "uniform":
-            return lengths.uniform(config, n, seed)
+            return lengths.uniform(config, seed)
         case "fixed":
-            return lengths.fixed(config, n)
+            return lengths.fixed(config)
         case name:
-            return quantiles.draw(name, n, seed)
+            return quantiles.drawn(name, seed)
 
 
 def check_arguments(seed: int, max_len: int, vocab: int | None) -> None:

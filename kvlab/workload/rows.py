@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
+
+
+class Drawn(NamedTuple):
+    """(prompt, output) lengths without end, and where they come from."""
+
+    pairs: Iterator[tuple[int, int]]
+    origin: dict[str, Any]
+
+    def rows(self, n: int) -> Rows:
+        """The first n."""
+        pairs = list(islice(self.pairs, n))
+        return Rows([prompt for prompt, _ in pairs], [output for _, output in pairs], self.origin)
 
 
 @dataclass(frozen=True, slots=True)

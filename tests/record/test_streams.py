@@ -9,9 +9,9 @@ from kvlab.engine.lanes import Sequence
 from kvlab.engine.scheduler import Tally
 from kvlab.record.outcomes import Outcomes
 from kvlab.record.series import ROWS, Everything, Series, Thinned
-from kvlab.record.sketch import ERROR, Sketch
 from kvlab.record.summary import work_metrics
 from kvlab.request import Request
+from kvlab.sketch import ERROR, Sketch
 
 DRAWS = {
     "lognormal": lambda rng: rng.lognormal(0, 3, 20_000),
