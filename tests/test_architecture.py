@@ -23,6 +23,7 @@ ONLY_IN = {
         "kvlab/model/",
         "kernels/",
         "kvlab/engine/",
+        "kvlab/bench/",
         "kvlab/harness/doctor.py",
         "kvlab/run.py",
         "kvlab/testing/kernels.py",

@@ -1,4 +1,4 @@
-"""`kvlab bench NAME`: what a part of kvlab costs on this machine, by strategy."""
+"""`kvlab bench NAME`: what a part of kvlab costs on this machine. Here bookkeeping, by strategy; the others apart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvlab.build import build_strategy
 from kvlab.errors import UsageError
-from kvlab.harness import nodes, plugins, provenance
+from kvlab.harness import bench_kernels, nodes, plugins, provenance
 from kvlab.harness.compose import Composer
 from kvlab.harness.progress import Bar
 from kvlab.harness.table import grid
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from kvlab.bench.bookkeeping import Cost, Spread
     from kvlab.strategy import Strategy
 
-NAMES = ("bookkeeping",)
+NAMES = ("bookkeeping", "kernels")
+SEQUENCES = STEPS = 256
 BLOCK_SIZES = (1, 16, 128)
 TOKEN_BYTES, LAYERS = 46_080, 30  # SmolLM2-135M in float32
 MAX_LEN = 1024
@@ -40,15 +41,39 @@ class Setting(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("name", metavar="NAME", help=f"what to measure: {', '.join(NAMES)}")
-    add("--only", metavar="STRATEGY,...", help="these strategies alone")
-    add("--sequences", metavar="N", type=int, default=256, help="running at once (256)")
-    add("--steps", metavar="N", type=int, default=256, help="decode steps of each repeat (256)")
+    add("overrides", nargs="*", metavar="NAME=VALUE", help="kernels: what to measure, see below")
+    add("--only", metavar="STRATEGY,...", help="bookkeeping: these strategies alone")
+    add("--sequences", metavar="N", type=int, help=f"bookkeeping: running at once ({SEQUENCES})")
+    add("--steps", metavar="N", type=int, help=f"bookkeeping: decode steps of each repeat ({STEPS})")
     add("--repeats", metavar="N", type=int, default=5, help="how often each is measured (5)")
     add("--json", action="store_true", help="print an object: on what, and a list of settings with their costs")
     add("--out", metavar="FILE", type=Path, help="also write the table to FILE, in Markdown")
+    parser.epilog = f"{bench_kernels.HELP}\n\n{parser.epilog}"
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.name not in NAMES:
+        raise UsageError(f"{args.name!r}: nothing of that name to measure; allowed is {', '.join(NAMES)}")
+    if args.repeats < 1:
+        raise UsageError(f"--repeats {args.repeats}: allowed is a whole number, 1 or more")
+    if args.name == "kernels":
+        _only_for("bookkeeping", args, ("only", "sequences", "steps"))
+        return bench_kernels.run(args)
+    _only_for("kernels", args, ("overrides",))
+    return _bookkeeping(args)
+
+
+def _only_for(name: str, args: argparse.Namespace, options: tuple[str, ...]) -> None:
+    """UsageError: one of the options of `bench name` was given to another."""
+    if given := [option for option in options if getattr(args, option) not in (None, [])]:
+        what = args.overrides[0] if given == ["overrides"] else f"--{given[0]}"
+        raise UsageError(f"{what}: allowed with kvlab bench {name} only")
+
+
+def _bookkeeping(args: argparse.Namespace) -> int:
+    args.sequences, args.steps = (
+        default if value is None else value for value, default in ((args.sequences, SEQUENCES), (args.steps, STEPS))
+    )
     settings = _settings(args)
     from kvlab.bench.bookkeeping import measure
     from kvlab.record.others import OthersShare
@@ -105,9 +130,7 @@ def _words(spread: Spread) -> str:
 
 
 def _settings(args: argparse.Namespace) -> list[Setting]:
-    if args.name not in NAMES:
-        raise UsageError(f"{args.name!r}: nothing of that name to measure; allowed is {', '.join(NAMES)}")
-    for name in ("sequences", "steps", "repeats"):
+    for name in ("sequences", "steps"):
         if getattr(args, name) < 1:
             raise UsageError(f"--{name} {getattr(args, name)}: allowed is a whole number, 1 or more")
     if args.steps > MAX_LEN // 2:

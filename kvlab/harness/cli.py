@@ -96,9 +96,13 @@ VERBS = (
     Verb(
         "bench",
         "NAME",
-        "what a part of kvlab costs on this machine, by strategy",
+        "what a part of kvlab costs on this machine: bookkeeping, kernels",
         "kvlab.harness.bench",
-        ("kvlab bench bookkeeping", "kvlab bench bookkeeping --only paged,token_pool --json"),
+        (
+            "kvlab bench bookkeeping",
+            "kvlab bench bookkeeping --only paged,token_pool --json",
+            "kvlab bench kernels dtype=bfloat16 length=2048 block_sizes=16,64",
+        ),
     ),
     Verb("fetch", "model", "download the model", "kvlab.harness.fetch", ("kvlab fetch model",)),
     Verb(

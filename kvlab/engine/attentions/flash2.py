@@ -2,8 +2,8 @@
 
 It is an operator without a promise, so its schema is looked at before the first launch. One call takes sequences of
 any lengths whose rows start anywhere, and reads none beyond its length: their tails may be unmapped. Blocks are
-gathered into rows first, in every layer. This adapter has never run on a device; the operator over rows, called in
-this way, has (docs/gpu.md).
+gathered into rows first, in every layer. This adapter has never run on a device; the operator alone, called over rows
+with unmapped tails in this way, was right on an H200 with torch 2.11.
 
 B sequences, C = B + 1, N tokens of the sequences of a part, T new ones, Q query heads, H key/value heads, D head size.
 """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from inspect import signature
 
 import numpy as np
 import torch
@@ -19,8 +20,10 @@ from torch import Tensor
 
 from kvlab.engine.attentions.limits import LIMITS, check_block_size, check_package
 from kvlab.engine.attentions.parts import Launch, Part, alike, attend_parts, make_launch
+from kvlab.errors import UsageError
 
 GIVEN, OWN = "attention=flash_attn", LIMITS["kvlab.engine.attentions.flash_attn.FlashAttn"]
+KEYWORDS = ("cache_seqlens", "cache_batch_idx", "cache_leftpad", "block_table", "softmax_scale", "causal")
 
 
 class FlashAttn:
@@ -28,7 +31,17 @@ class FlashAttn:
 
     def on(self, device: str) -> FlashAttnKernels:
         check_package(GIVEN, OWN, device)
-        return FlashAttnKernels(device, import_module(OWN.module).flash_attn_with_kvcache)
+        return FlashAttnKernels(device, checked(import_module(OWN.module).flash_attn_with_kvcache))
+
+
+def checked(with_kvcache: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same. UsageError: that version of it lacks an argument that is passed here."""
+    lacking = [name for name in KEYWORDS if name not in signature(with_kvcache).parameters]
+    if lacking:
+        raise UsageError(
+            f"{GIVEN}: its flash_attn_with_kvcache has no {', '.join(lacking)}; allowed is flash-attn>=2.8"
+        )
+    return with_kvcache
 
 
 class FlashAttnKernels:
@@ -48,7 +61,7 @@ class FlashAttnKernels:
 
         def compute(index: int, q_TQD: Tensor) -> Tensor:
             part = view.parts[index]
-            q_BNQD = q_TQD.unflatten(0, (-1, part.most))
+            q_BNQD = q_TQD.view(-1, part.most, *q_TQD.shape[1:])
             k, v, where = over(k_SHD, v_SHD, part, view.block_size or 1)
             return self.with_kvcache(q_BNQD, k, v, softmax_scale=scale, causal=True, **where).flatten(0, 1)
 
@@ -76,7 +89,7 @@ def over_rows(k_SHD: Tensor, v_SHD: Tensor, part: Part, block_size: int) -> Wher
 
 def over_blocks(k_SHD: Tensor, v_SHD: Tensor, part: Part, block_size: int) -> Where:
     whole = len(k_SHD) // block_size * block_size
-    k, v = (x_SHD[:whole].unflatten(0, (-1, block_size)) for x_SHD in (k_SHD, v_SHD))
+    k, v = (x_SHD[:whole].view(-1, block_size, *x_SHD.shape[1:]) for x_SHD in (k_SHD, v_SHD))
     return k, v, {"cache_seqlens": part.length_B, "block_table": part.table_BP}
 
 

@@ -101,10 +101,10 @@ def pages(part: Part, block_size: int | None, slots: int) -> Pages:
     page_N = page_BP[number_P < count_B[:, None]]
     first_C = np.append(0, np.cumsum(count_B)).astype(np.int32)
     last_B = (part.tokens_B - (count_B - 1) * page_size).astype(np.int32)
-    return Pages(*(torch.from_numpy(x) for x in (first_C, page_N, last_B)), page_size)
+    return Pages(torch.from_numpy(first_C), torch.from_numpy(page_N), torch.from_numpy(last_B), page_size)
 
 
 def in_pages(x_SHD: Tensor, page_size: int) -> Tensor:
     """[S // page_size, page_size, H, D], in place."""
     whole = len(x_SHD) // page_size * page_size
-    return x_SHD[:whole].unflatten(0, (-1, page_size))
+    return x_SHD[:whole].view(-1, page_size, *x_SHD.shape[1:])

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from kvlab.engine.attentions.flash2 import KEYWORDS, POSITIONS, Flash2, operator
-from kvlab.engine.attentions.flash_attn import FlashAttnKernels
+from kvlab.engine.attentions.flash_attn import FlashAttnKernels, checked
 from kvlab.engine.attentions.flashinfer import FlashInferKernels, pages
+from kvlab.engine.attentions.gpu import KvlabGpu
 from kvlab.engine.attentions.parts import alike, make_launch
 from kvlab.engine.kernels import build_kernels
 from kvlab.errors import UsageError
@@ -252,6 +253,14 @@ def test_flash_attn_says_which_blocks_it_takes():
         kernels.make_view(np.zeros((1, 1), np.int32), np.zeros(1, np.int64), np.ones(1, np.int64), 16)
 
 
+def test_a_flash_attn_without_an_argument_that_is_passed_is_refused():
+    def older(q, k_cache, v_cache, cache_seqlens, cache_batch_idx, block_table, softmax_scale, causal): ...
+
+    assert checked(with_kvcache) is with_kvcache
+    with pytest.raises(UsageError, match="its flash_attn_with_kvcache has no cache_leftpad; allowed is"):
+        checked(older)
+
+
 def test_this_torch_has_the_operator_with_the_arguments_that_are_passed():
     assert operator() is torch.ops.aten._flash_attention_forward.default
 
@@ -286,6 +295,13 @@ def test_on_a_device(name, block_size):
         pytest.importorskip(package)
     kernels = build_kernels({"_target_": f"kvlab.engine.attentions.{target}"}, "cuda")
     assert _error(kernels, block_size, torch.bfloat16, "cuda") < 6e-3
+
+
+def test_our_kernels_behind_the_axis(device):
+    """Under the interpreter where there is no device."""
+    if device == "cuda":
+        pytest.skip("judged natively")
+    judge(KvlabGpu("cpu"), (None, 4), seeds=1, dtype=torch.float32, tolerance=1e-5)
 
 
 @pytest.mark.gpu

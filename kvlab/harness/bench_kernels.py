@@ -1,0 +1,239 @@
+"""`kvlab bench kernels`: how fast attention reads, over rows and over blocks, as a table and a line of JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvlab.engine.attentions.limits import LIMITS
+from kvlab.errors import UsageError
+from kvlab.harness import provenance
+from kvlab.harness.compose import Composer
+from kvlab.harness.progress import Bar
+from kvlab.harness.table import grid
+
+if TYPE_CHECKING:
+    from kvlab.bench.device import Device
+    from kvlab.bench.kernels import Attention, Plan, Shape
+
+OPS = ("decode", "prefill", "append", "copy")
+DTYPES = ("float32", "bfloat16", "float16")
+ATTENTIONS = ("kvlab", "sdpa", "flash_attn", "flashinfer")
+COMMON = {"attention": "kvlab,sdpa", "threads": "1"}
+DEFAULTS = {  # by device; a batch and a length belong together
+    "cpu": COMMON | {
+        "batch": "32", "length": "512", "q_heads": "9", "kv_heads": "3", "head_dim": "64",
+        "dtype": "float32,bfloat16", "block_sizes": "1,16,128", "ops": "decode",
+    },
+    "cuda": COMMON | {
+        "batch": "64,8", "length": "4096,16384", "q_heads": "32", "kv_heads": "8", "head_dim": "128",
+        "dtype": "bfloat16", "block_sizes": "16,64,256", "ops": ",".join(OPS),
+    },
+}  # fmt: skip
+COLD_BYTES = {"cpu": 128 * 2**20, "cuda": 512 * 2**20}  # several times what caches hold
+ARRAYS = 4  # as large as the keys and values: themselves, rounded up, and two for the bandwidths
+LEAST_S = 0.02  # of a sample
+HEAD = ["dtype", "batch x length", "op", "geometry", "block size", "attention", "us", "rate", "of memory's", "kernel"]
+HELP = f"""\
+kernels takes its shapes as NAME=VALUE, several values with commas (batch and length go together, pair by pair):
+  device=cpu or cuda, batch, length (tokens), q_heads, kv_heads, head_dim, threads
+  dtype={",".join(DTYPES)}  block_sizes=16,64  attention={",".join(ATTENTIONS)}  ops={",".join(OPS)}
+  without any: {" ".join(f"{name}={value}" for name, value in DEFAULTS["cpu"].items())}
+  device=cuda: {" ".join(f"{name}={value}" for name, value in DEFAULTS["cuda"].items() if name != "threads")}
+Its last line is JSON with units in the keys; with --json it is the only one."""
+
+
+def run(args: argparse.Namespace) -> int:
+    values = parse(args.overrides)
+    shapes, attentions = _shapes(values), _attentions(values["attention"], values["device"][0])
+    from kvlab.bench.device import open_device
+    from kvlab.bench.kernels import measure
+    from kvlab.record.others import OthersShare
+
+    device = open_device(values["device"][0], int(values["threads"][0]))
+    _check_memory(shapes, values["device"][0], device)
+    plan = _plan(values, attentions, device, args.repeats)
+    others, rows = OthersShare(), []
+    with Bar("shapes", len(shapes)) as bar:
+        for done, shape in enumerate(shapes):
+            rows += measure(shape, plan, _moving(bar, done, len(shapes)))
+    facts = _facts(args, values, device, others.share()) | {"left_out": _left_out(plan)}
+    text = markdown(facts, rows)
+    if args.out:
+        _write(args.out, text)
+    if not args.json:
+        print(text)
+    print(json.dumps({**facts, "rows": rows}))
+    return 0
+
+
+def parse(overrides: list[str]) -> dict[str, list[str]]:
+    """Every name with its values. UsageError: an unknown name, or a value that it cannot have."""
+    given = dict(_pair(line) for line in overrides)
+    device = given.pop("device", "cpu")
+    if device not in DEFAULTS:
+        raise UsageError(f"device={device}: allowed is {', '.join(DEFAULTS)}")
+    values = {name: text.split(",") for name, text in (DEFAULTS[device] | given).items()}
+    for name, allowed in (("dtype", DTYPES), ("attention", ATTENTIONS), ("ops", OPS)):
+        if wrong := [value for value in values[name] if value not in allowed]:
+            raise UsageError(f"{name}={wrong[0]}: allowed is {', '.join(allowed)}")
+    for name in ("batch", "length", "q_heads", "kv_heads", "head_dim", "block_sizes", "threads"):
+        if wrong := [value for value in values[name] if not value.isdecimal() or not 1 <= int(value) <= 2**31]:
+            raise UsageError(f"{name}={wrong[0]}: allowed is a whole number, 1 or more")
+    for name in ("q_heads", "kv_heads", "head_dim", "threads"):
+        if len(values[name]) > 1:
+            raise UsageError(f"{name}={','.join(values[name])}: allowed is one value")
+    if int(values["q_heads"][0]) % int(values["kv_heads"][0]):
+        raise UsageError(f"q_heads={values['q_heads'][0]}: allowed is a multiple of kv_heads={values['kv_heads'][0]}")
+    return {"device": [device], **values}
+
+
+def _pair(line: str) -> tuple[str, str]:
+    name, equals, value = line.partition("=")
+    if not equals or name not in ("device", *DEFAULTS["cpu"]):
+        raise UsageError(f"{line}: allowed is NAME=VALUE with one of device, {', '.join(DEFAULTS['cpu'])}")
+    return name, value
+
+
+def _shapes(values: dict[str, list[str]]) -> list[Shape]:
+    from kvlab.bench.kernels import Shape
+
+    batches, lengths = values["batch"], values["length"]
+    pairs = max(len(batches), len(lengths))
+    if {len(batches), len(lengths)} - {1, pairs}:
+        raise UsageError(f"batch={','.join(batches)} length={','.join(lengths)}: allowed are as many, or one of either")
+    batches, lengths = (x * pairs if len(x) == 1 else x for x in (batches, lengths))
+    q_heads, kv_heads, head_dim = (int(values[name][0]) for name in ("q_heads", "kv_heads", "head_dim"))
+    return [
+        Shape(int(batch), int(length), q_heads, kv_heads, head_dim, dtype)
+        for dtype in values["dtype"]
+        for batch, length in zip(batches, lengths, strict=True)
+    ]
+
+
+def _plan(values: dict[str, list[str]], attentions: dict[str, Attention], device: Device, repeats: int) -> Plan:
+    from kvlab.bench.kernels import Plan
+    from kvlab.bench.moves import moves_on
+
+    (name,) = values["device"]
+    return Plan(
+        device=name,
+        attentions=attentions,
+        moves=moves_on(name),
+        ops=tuple(values["ops"]),
+        block_sizes=tuple(int(size) for size in values["block_sizes"]),
+        clock=device.clock,
+        repeats=repeats,
+        least_s=LEAST_S,
+        cold_bytes=COLD_BYTES[name],
+    )
+
+
+def _left_out(plan: Plan) -> list[str]:
+    """In words, what was asked for that an attention cannot do."""
+    return [
+        f"{name} with blocks of {size} (allowed are multiples of {attention.block_multiple})"
+        for name, attention in plan.attentions.items()
+        for size in plan.block_sizes
+        if size % attention.block_multiple
+    ]
+
+
+def _check_memory(shapes: list[Shape], name: str, device: Device) -> None:
+    """UsageError: what is measured takes more than is free."""
+    free = provenance.available_bytes() if device.free_bytes is None else device.free_bytes
+    for shape in shapes:
+        needed = ARRAYS * max(COLD_BYTES[name], shape.kv_bytes)
+        if free is not None and needed > free:
+            raise UsageError(
+                f"batch={shape.batch} length={shape.length}: it needs about {needed:,} bytes, free are {free:,}"
+            )
+
+
+def _attentions(names: list[str], device: str) -> dict[str, Attention]:
+    from kvlab.bench.kernels import Attention
+    from kvlab.engine.kernels import build_kernels
+
+    found = {}
+    with Composer() as composer:
+        for name in names:
+            node = composer.compose([f"attention={name}"]).config["attention"]
+            limits = LIMITS.get(node["_target_"])
+            multiple = limits.block_multiple if limits and device == "cuda" else 1
+            found[name] = Attention(build_kernels(node, device), multiple)
+    return found
+
+
+def markdown(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """The table, and what its columns mean."""
+    table = grid(HEAD, [_cells(row) for row in rows], left={"dtype", "op", "geometry", "attention", "kernel"})
+    share = facts["others_cpu_share"]
+    others = "unknown" if share is None else f"{share:.0%}"
+    left_out = "".join(f"- left out: {line}.\n" for line in facts["left_out"])
+    return f"""\
+# `kvlab bench kernels`
+
+Median [lowest-highest] of {facts["repeats"]} samples, which took turns; {facts["clock"]}.
+
+{table}
+- read, copy memory: one large array, by torch; what share of it decode (of read) and append and copy (of copy) reach.
+- us: of one layer; a pass goes through so many layers that no cache holds them. rate: bytes read and written at least,
+  or for prefill the operations of two matrix products over the tokens that a query sees.
+- append: a new token of each sequence. copy: half the slots, in runs of 16.
+{left_out}
+{facts["machine"]}, others used {others} of the CPU; torch {facts["torch"]}, triton {facts["triton"]}; commit \
+{facts["commit"]}; `{facts["command"]}`.
+"""
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    rate = f"{row['tflop_per_s']:,.3g} TFLOP/s" if row["op"] == "prefill" else f"{row['gb_per_s']:,.1f} GB/s"
+    share = row["share_of_bandwidth"]
+    digits = 1 if row["us_median"] < 100 else 0
+    middle, low, high = (f"{row[f'us_{name}']:,.{digits}f}" for name in ("median", "low", "high"))
+    return [
+        row["dtype"],
+        f"{row['batch']} x {row['length']}",
+        row["op"],
+        *(str(row[name] or "-") for name in ("geometry", "block_size", "attention")),
+        f"{middle} [{low}-{high}]",
+        rate,
+        "-" if share is None else f"{share:.0%}",
+        row["kernel"],
+    ]
+
+
+def _facts(
+    args: argparse.Namespace, values: dict[str, list[str]], device: Device, share: float | None
+) -> dict[str, Any]:
+    versions, machine = provenance.versions(), provenance.machine()
+    on_cpu = f"{machine['cpu']}, {machine['cores']} cores"
+    return {
+        "bench": "kernels",
+        "device": values["device"][0],
+        "machine": f"{device.name}, {on_cpu}" if device.name else on_cpu,
+        "clock": device.clock_words,
+        "threads": int(values["threads"][0]),
+        "repeats": args.repeats,
+        "others_cpu_share": share,
+        "torch": versions["torch"],
+        "triton": versions["triton"],
+        "python": versions["python"],
+        "commit": versions["commit"] and versions["commit"][:7],
+        "dirty": versions["dirty"],
+        "command": " ".join(["kvlab bench kernels", *args.overrides, f"--repeats {args.repeats}"]),
+    }
+
+
+def _moving(bar: Bar, done: int, total: int) -> Callable[[int, int], None]:
+    return lambda part, parts: bar.to(done + part / parts, total)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot write there: {error.strerror}") from error
