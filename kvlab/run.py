@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvlab import simulate
 from kvlab.build import AXES, build_axis, build_strategy
 from kvlab.engine.attentions import limits
 from kvlab.engine.capacity import describe, pool_bytes
@@ -63,6 +64,8 @@ def execute(
     report: called with lines for people. progress: called with (requests ended, requests).
     """
     say = report or (lambda line: None)
+    if config["executor"] == "simulated":
+        return simulate.execute(config, directory, say, progress)
     planned = plan(config)
     say(planned.capacity["line"])
     say(describe_workload(planned.workload))

@@ -40,9 +40,10 @@ def validate(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def rehearse(configs: Iterable[Mapping[str, Any]]) -> None:
     """Raise UsageError for what only the engine knows to be wrong (a file, a pool), before anything runs."""
-    from kvlab.run import plan
+    from kvlab import run, simulate
 
     for config in configs:
+        plan = simulate.plan if config["executor"] == "simulated" else run.plan
         try:
             plan(dict(config))
         except UsageError:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from kvlab.engine.lanes import Sequence
@@ -16,21 +17,30 @@ REQUEST_COLUMNS = (
 )  # fmt: skip
 
 
-def write_steps(path: Path, rows: list[Step]) -> None:
+def write_steps(path: Path, rows: Iterable[tuple[float, ...]]) -> None:
     """A row a step: seconds, counts, bytes (kvlab.record.step.Step says which)."""
     _write_csv(path, ("step", *Step._fields), ((index, *row) for index, row in enumerate(rows)))
 
 
 def write_requests(path: Path, sequences: list[Sequence]) -> None:
     """A row a request, in order of arrival; seconds from the start of the run."""
-    rows = (
-        (
-            s.id, s.request.arrival_s, s.request.prompt_len, s.known - s.request.prompt_len, s.first_token_s,
-            s.finish_s, s.preemptions, s.outcome, s.reason,
-        )
-        for s in sorted(sequences, key=lambda s: s.id)
+    _write_csv(path, REQUEST_COLUMNS, map(_request, sorted(sequences, key=lambda s: s.id)))
+
+
+@contextmanager
+def request_writer(path: Path) -> Iterator[Callable[[Sequence], None]]:
+    """What writes a row of the same file as soon as a request has ended."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(REQUEST_COLUMNS)
+        yield lambda sequence: writer.writerow(_request(sequence))
+
+
+def _request(s: Sequence) -> tuple[object, ...]:
+    return (
+        s.id, s.request.arrival_s, s.request.prompt_len, s.known - s.request.prompt_len, s.first_token_s,
+        s.finish_s, s.preemptions, s.outcome, s.reason,
     )  # fmt: skip
-    _write_csv(path, REQUEST_COLUMNS, rows)
 
 
 def write_outputs(path: Path, sequences: list[Sequence], ties: list[tuple[int, int]]) -> None:
