@@ -17,7 +17,7 @@ ONLY_IN = {
     "rich": {"kvlab/harness/"},
     "safetensors": {"kvlab/model/"},
     "tokenizers": {"kvlab/model/"},
-    "triton": {"kernels/"},
+    "triton": {"kernels/", "kvlab/compiled/"},
     "torch": {
         "kvlab/memory/",
         "kvlab/model/",
@@ -27,6 +27,7 @@ ONLY_IN = {
         "kvlab/harness/doctor.py",
         "kvlab/run.py",
         "kvlab/testing/kernels.py",
+        "kvlab/compiled/",
     },
 }
 NO_TORCH = ("strategies/", "kvlab/workload/", "kvlab/record/", "kvlab/engine/scheduler.py", "kvlab/engine/lanes.py")
