@@ -16,7 +16,7 @@ from kvlab.engine.axes import Admission, Forecast, Victim
 from kvlab.engine.lanes import Lanes, Launch, Sequence
 from kvlab.engine.metered import Metered
 from kvlab.request import Request
-from kvlab.strategy import Arrival, Grant, Move, Strategy
+from kvlab.strategy import Arrival, Copy, Grant, Move, Strategy
 
 # Token ids of sequences at positions: (request ids [N], positions [N]) to [N].
 Tokens = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int32]]
@@ -59,7 +59,7 @@ class Scheduler:
         self.arrivals: dict[int, Arrival] = {}  # of those that wait: one object for as long
         self.refused_at = -1  # `changes` when the head of the queue was refused last
         self.planned_at = 0  # `changes` at the last plan
-        self.changes = 0  # releases, and what caches were told: nothing else can turn a refusal into a grant
+        self.changes = 0  # releases, copies, what caches were told: nothing else can turn a refusal into a grant
 
     @property
     def queued(self) -> int:
@@ -270,6 +270,7 @@ class Scheduler:
         """Take the strategy's moves over; whether there were any."""
         moves = self.metered.drain()
         self.moves += moves
+        self.changes += any(isinstance(move, Copy) for move in moves)
         return bool(moves)
 
     def _lane_of(self, seq: int) -> int:
