@@ -100,4 +100,5 @@ class Growing(Strategy):
     def _stuck(self, steps: int) -> bool:
         """Whether a lone sequence with so many full steps may find no longer row: the old one may lie in the middle."""
         size = steps * self.step
-        return ceil_div(self.total - size, 2) < self._longer(size + 1, size)
+        larger_side = ceil_div(self.total - size, 2) if size else self.total
+        return larger_side < self._longer(size + 1, size)
