@@ -5,27 +5,32 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 
 import torch
+from torch import Tensor
 
-from kvlab.memory.host_vmm import PhysicalPool, Reservation, round_up
+from kvlab.memory.host_vmm import PhysicalPool, Reservation, VmmError, round_up
 from kvlab.memory.store import Store
 from kvlab.moves import Copy, Move
 
 
 class DenseStore(Store):
-    """[2, L, S, H, D], every byte committed by the constructor. VmmError: refused, and nothing is left of it."""
+    """[2, L, S, H, D], every byte committed by the constructor. VmmError: refused, and nothing is left of it.
 
-    def __init__(self, layers: int, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
-        self._nbytes = round_up(2 * layers * slots * kv_heads * head_dim * dtype.itemsize)
-        with ExitStack() as opened:
-            self._pool = opened.enter_context(closing(PhysicalPool(self._nbytes)))
-            reservation = opened.enter_context(closing(Reservation(self._nbytes)))
-            reservation.map(0, self._pool, 0, self._nbytes)
-            self._opened = opened.pop_all()
-        k_LSHD, v_LSHD = reservation.tensor(dtype, (2, layers, slots, kv_heads, head_dim))
+    Elsewhere than on the host it is what torch allocates there.
+    """
+
+    def __init__(
+        self, layers: int, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: str = "cpu"
+    ) -> None:
+        shape, self._opened = (2, layers, slots, kv_heads, head_dim), ExitStack()
+        self._pool: PhysicalPool | None = None
+        if device == "cpu":
+            k_LSHD, v_LSHD = self._on_host(dtype, shape)
+        else:
+            k_LSHD, v_LSHD = self._on_device(dtype, shape, device)
         self._layers = list(zip(k_LSHD, v_LSHD, strict=True))
 
     def committed_bytes(self) -> int:
-        return self._pool.committed_bytes()
+        return self._pool.committed_bytes() if self._pool else self._nbytes
 
     def accounted_bytes(self) -> int:
         return self._nbytes
@@ -33,6 +38,24 @@ class DenseStore(Store):
     def close(self) -> None:
         self._layers, self._nbytes = [], 0
         self._opened.close()
+
+    def _on_host(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        self._nbytes = round_up(torch.Size(shape).numel() * dtype.itemsize)
+        with ExitStack() as opened:
+            self._pool = opened.enter_context(closing(PhysicalPool(self._nbytes)))
+            reservation = opened.enter_context(closing(Reservation(self._nbytes)))
+            reservation.map(0, self._pool, 0, self._nbytes)
+            self._opened = opened.pop_all()
+        return reservation.tensor(dtype, shape)
+
+    def _on_device(self, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> Tensor:
+        try:
+            kv_2LSHD = torch.empty(shape, dtype=dtype, device=device)
+        except torch.OutOfMemoryError as error:
+            raise VmmError("torch.empty", str(error).splitlines()[0]) from error
+        self._nbytes = kv_2LSHD.nbytes
+        self._opened.callback(torch.cuda.empty_cache)  # torch would keep the memory for itself
+        return kv_2LSHD
 
     def _apply(self, move: Move) -> None:
         assert isinstance(move, Copy), f"{move}: a dense store has nothing to map"

@@ -32,6 +32,11 @@ class Ledger:
         self.backed.add(physical)
         self.maps += 1
 
+    def back_all(self) -> None:
+        """All physical page groups have memory from the start."""
+        self.backed.update(range(self.physical_groups))
+        self.created = self.physical_groups
+
     def check_unmap(self, virtual: int) -> None:
         assert virtual in self.physical, f"virtual page group {virtual} is not mapped"
 

@@ -30,7 +30,10 @@ class Store(ABC):
             self._apply(move)
 
     def apply_beside(self, moves: list[Move]) -> None:
-        """Begin to carry out, while the caller goes on, moves that no launch until `join` can notice."""
+        """Begin to carry out, while the caller goes on, moves that no launch since the last `apply` can notice.
+
+        Nor any until `join`. On a device it may be called before or behind the launch that goes on meanwhile.
+        """
         self.apply(moves)
 
     def join(self) -> None:  # noqa: B027 (where apply_beside does nothing in the background)

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from kvlab.errors import UsageError
-from kvlab.memory.host_vmm import PAGE_BYTES, PhysicalPool, Reservation, VmmError, round_up
+from kvlab.memory.host_vmm import VmmError, round_up
 from kvlab.memory.ledger import Ledger
 from kvlab.memory.store import Store
+from kvlab.memory.vmm import HOST, Vmm
 from kvlab.moves import Copy, Drop, Map, Move, Unmap
 
 
@@ -35,35 +36,43 @@ class VirtualStore(Store):
         page_bytes: int,
         page_groups: int,
         sliced: bool = False,
+        vmm: Vmm = HOST,
     ) -> None:
-        if page_bytes <= 0 or page_bytes % PAGE_BYTES:
-            raise UsageError(f"page_group_bytes={page_bytes}: allowed are multiples of {PAGE_BYTES}")
-        if page_groups < 1:
-            raise UsageError(f"a pool of {page_groups} page groups: allowed is 1 or more")
+        """`vmm` is closed with the store, or here where the store cannot be made."""
         together = layers if sliced else 1  # layers in one reservation
         places = 2 * layers // together
         self._page_bytes, self._page_groups = page_bytes, page_groups
         self._slot_bytes = together * kv_heads * head_dim * dtype.itemsize
-        nbytes = round_up(slots * self._slot_bytes, page_bytes)
         with ExitStack() as opened:
-            self._pool = opened.enter_context(closing(PhysicalPool(places * page_groups * page_bytes)))
-            self._reservations = [opened.enter_context(closing(Reservation(nbytes))) for _ in range(places)]
+            self._vmm = opened.enter_context(closing(vmm))
+            vmm.check_page(page_bytes, layers * kv_heads * head_dim * dtype.itemsize)
+            if page_groups < 1:
+                raise UsageError(f"a pool of {page_groups} page groups: allowed is 1 or more")
+            nbytes = round_up(slots * self._slot_bytes, page_bytes)
+            self._pool = opened.enter_context(closing(vmm.pool(places * page_groups * page_bytes, page_bytes)))
+            self._reservations = [
+                opened.enter_context(closing(vmm.reservation(nbytes, page_bytes))) for _ in range(places)
+            ]
             self._background = opened.enter_context(ThreadPoolExecutor(1, "kvlab-mapping"))
+            tensors_SLHD = [place.tensor(dtype, (slots, together, kv_heads, head_dim)) for place in self._reservations]
+            opened.callback(self._let_readers_end)
             self._opened = opened.pop_all()
         self._begun: Future[None] | None = None
         self.ledger = Ledger(nbytes // page_bytes, page_groups)
-        tensors_SLHD = [place.tensor(dtype, (slots, together, kv_heads, head_dim)) for place in self._reservations]
+        if vmm.ahead:
+            self.ledger.back_all()
         layers_SHD: list[Tensor] = [kv_SHD for kv_SLHD in tensors_SLHD for kv_SHD in kv_SLHD.unbind(1)]
         self._layers = list(zip(layers_SHD[:layers], layers_SHD[layers:], strict=True))
 
     def apply(self, moves: list[Move]) -> None:
         self.join()
+        self._vmm.mark()
         super().apply(moves)
 
     def apply_beside(self, moves: list[Move]) -> None:
         self.join()
         if moves:
-            self._begun = self._background.submit(super().apply, moves)
+            self._begun = self._background.submit(self._apply_in_thread, moves)
 
     def join(self) -> None:
         begun, self._begun = self._begun, None
@@ -82,6 +91,14 @@ class VirtualStore(Store):
         self.ledger.close()
         self._opened.close()
 
+    def _apply_in_thread(self, moves: list[Move]) -> None:
+        self._vmm.enter_thread()
+        super().apply(moves)
+
+    def _let_readers_end(self) -> None:
+        self._vmm.mark()
+        self._vmm.wait()
+
     def _apply(self, move: Move) -> None:
         match move:
             case Map(virtual, physical):
@@ -96,6 +113,7 @@ class VirtualStore(Store):
                 for first in (source, target):
                     self.ledger.check_mapped(self._group(first), self._group(first + tokens, end=True))
                 self._copy(move)
+                self._vmm.mark()  # the device may be at it still
 
     def _map(self, virtual: int, physical: int) -> None:
         self.ledger.check_map(virtual, physical)
@@ -111,6 +129,7 @@ class VirtualStore(Store):
 
     def _unmap(self, virtual: int) -> None:
         self.ledger.check_unmap(virtual)
+        self._vmm.wait()
         try:
             self._unmap_pages(virtual, len(self._reservations))
         except VmmError:

@@ -1,0 +1,299 @@
+"""A virtual store over a CUDA driver: handles, aliases, what is undone, tensors, and what is left at the end."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from kvlab.errors import UsageError
+from kvlab.memory.build import open_vmm
+from kvlab.memory.cuda.tensor import tensor_at
+from kvlab.memory.cuda.vmm import CudaVmm
+from kvlab.memory.host_vmm import VmmError
+from kvlab.memory.virtual import VirtualStore
+from kvlab.moves import Copy, Drop, Map, Unmap
+
+PAGE, LAYERS, HEADS, DIM = 4096, 2, 1, 64
+SLOTS = PAGE // (HEADS * DIM * 4)  # of a page
+PAGES = 2 * LAYERS  # of a page group
+NONE = {"handles": 0, "mappings": 0, "reservations": 0}
+
+
+@pytest.fixture
+def new_store(device):
+    def make(*, sliced=False, ahead=False, page=PAGE):
+        return VirtualStore(
+            LAYERS, 6 * SLOTS, HEADS, DIM, torch.float32, page, 4, sliced, CudaVmm(device.open(), ahead)
+        )
+
+    return make
+
+
+@pytest.fixture
+def store(new_store, device, nothing_lives):
+    store = new_store()
+    yield store
+    store.close()
+    del store
+    nothing_lives(device)
+
+
+def fill(store, group, value):
+    for layer in range(LAYERS):
+        for index, kv_SHD in enumerate(store.layer(layer)):
+            kv_SHD[group * SLOTS : (group + 1) * SLOTS] = value + 2 * layer + index
+
+
+def holds(store, group, value):
+    return all(
+        bool((kv_SHD[group * SLOTS : (group + 1) * SLOTS] == value + 2 * layer + index).all())
+        for layer in range(LAYERS)
+        for index, kv_SHD in enumerate(store.layer(layer))
+    )
+
+
+def test_page_groups_are_mapped_moved_and_dropped(store, device):
+    store.apply([Map(0, 1), Map(1, 0)])
+    assert store.committed_bytes() == store.accounted_bytes() == 2 * PAGES * PAGE
+    fill(store, 0, 1)
+    fill(store, 1, 5)
+    store.apply([Unmap(0), Map(4, 1), Copy(4 * SLOTS, SLOTS + 3, 2)])
+    assert holds(store, 4, 1)
+    assert store.layer(0)[0][SLOTS + 3 : SLOTS + 6, 0, 0].tolist() == [1, 1, 5]
+    store.apply([Unmap(1), Drop(0)])
+    assert store.committed_bytes() == store.accounted_bytes() == PAGES * PAGE
+    assert device.live()["handles"] == device.live()["mappings"] == PAGES
+
+
+def test_a_handle_is_recycled_until_its_page_is_dropped(store, device):
+    device.fail("", 0)
+    for _ in range(3):
+        store.apply([Map(0, 0), Unmap(0)])
+    assert (device.calls("cuMemCreate"), device.calls("cuMemRelease")) == (PAGES, 0)
+    store.apply([Drop(0), Map(0, 0)])
+    assert (device.calls("cuMemCreate"), device.calls("cuMemRelease")) == (2 * PAGES, PAGES)
+
+
+def test_handles_may_be_created_ahead_of_all_use(new_store, device):
+    store = new_store(ahead=True)
+    assert store.committed_bytes() == store.accounted_bytes() == 4 * PAGES * PAGE
+    device.fail("cuMemCreate", 1)
+    store.apply([Map(group, group) for group in range(4)])
+    store.apply([Unmap(2), Drop(2)])
+    assert store.committed_bytes() == store.accounted_bytes() == 3 * PAGES * PAGE
+    store.close()
+    assert store.ledger.created == store.ledger.released == 4
+
+
+def test_one_page_group_under_two_rows_is_there_once_and_stays_until_both_are_gone(store, device):
+    """A fork: what one writes the other reads, and the handle goes when nobody has it."""
+    store.apply([Map(0, 2), Map(3, 2)])
+    fill(store, 0, 7)
+    assert holds(store, 3, 7)
+    assert (device.live()["handles"], device.live()["mappings"]) == (PAGES, 2 * PAGES)
+    store.apply([Unmap(0)])
+    assert holds(store, 3, 7)
+    with pytest.raises(AssertionError, match="still mapped"):
+        store.apply([Drop(2)])
+    with pytest.raises(ValueError, match="is mapped at 1 addresses"):
+        store._pool.drop(2 * PAGE, PAGE)
+    store.apply([Unmap(3), Drop(2)])
+    assert device.live()["handles"] == 0
+
+
+def test_sliced_the_layers_lie_side_by_side_in_two_reservations(new_store, device):
+    store = new_store(sliced=True)
+    store.apply([Map(0, 0)])
+    assert device.live() == {**device.live(), "handles": 2, "mappings": 2, "reservations": 2}
+    k_SHD, v_SHD = store.layer(1)
+    assert k_SHD.stride() == (LAYERS * HEADS * DIM, DIM, 1)
+    k_SHD[: SLOTS // LAYERS], v_SHD[: SLOTS // LAYERS] = 3.0, 4.0
+    assert not store.layer(0)[0][: SLOTS // LAYERS].any()
+    store.close()
+
+
+def test_a_page_of_several_granules_is_one_handle(new_store, device):
+    store = new_store(page=3 * PAGE)
+    device.fail("", 0)
+    store.apply([Map(0, 0), Map(1, 3)])
+    assert device.calls("cuMemCreate") == device.calls("cuMemMap") == device.calls("cuMemSetAccess") == 2 * PAGES
+    fill(store, 5, 1)
+    assert holds(store, 5, 1)
+    store.close()
+
+
+@pytest.mark.parametrize("call", ["cuMemCreate", "cuMemMap", "cuMemSetAccess"])
+@pytest.mark.parametrize("nth", range(1, PAGES + 1))
+def test_a_map_that_fails_half_way_leaves_nothing_behind(store, device, call, nth):
+    store.apply([Map(1, 1)])
+    fill(store, 1, 4)
+    before = device.live()
+    device.fail(call, nth)
+    with pytest.raises(VmmError, match=f"{call}: CUDA_ERROR_OUT_OF_MEMORY"):
+        store.apply([Map(0, 3)])
+    assert device.live() == before
+    assert store.committed_bytes() == store.accounted_bytes() == PAGES * PAGE
+    store.apply([Map(0, 3)])
+    fill(store, 0, 8)
+    assert holds(store, 0, 8)
+    assert holds(store, 1, 4)
+
+
+@pytest.mark.parametrize("nth", range(1, PAGES + 1))
+def test_an_unmap_that_fails_half_way_is_undone(store, device, nth):
+    store.apply([Map(0, 3)])
+    fill(store, 0, 4)
+    before = device.live()
+    device.fail("cuMemUnmap", nth)
+    with pytest.raises(VmmError, match="cuMemUnmap: CUDA_ERROR"):
+        store.apply([Unmap(0)])
+    assert device.live() == before
+    assert holds(store, 0, 4)
+
+
+def test_moves_beside_a_launch_are_done_in_a_thread_with_the_context(store, monkeypatch):
+    store.apply_beside([Map(0, 0)])
+    store.join()
+    assert store.committed_bytes() == PAGES * PAGE
+    monkeypatch.setattr(CudaVmm, "enter_thread", lambda vmm: None)  # that thread has it now; a new store's has not
+    vmm = CudaVmm(store._vmm.driver)
+    other = VirtualStore(LAYERS, 6 * SLOTS, HEADS, DIM, torch.float32, PAGE, 4, False, vmm)
+    other.apply_beside([Map(0, 0)])
+    with pytest.raises(VmmError, match="CUDA_ERROR_INVALID_CONTEXT: no context is current in this thread"):
+        other.join()
+    other.close()
+
+
+@pytest.mark.parametrize("page_kib", [64, 128, 256])
+def test_small_page_groups_are_refused_with_the_reason_and_the_alternative(new_device, page_kib):
+    device = new_device(64 << 20, 2 << 20)
+    with pytest.raises(UsageError) as caught:
+        VirtualStore(32, 4096, 8, 128, torch.bfloat16, page_kib << 10, 4, False, CudaVmm(device.open()))
+    text = str(caught.value)
+    assert text.startswith(f"page_group_bytes={page_kib << 10}: allowed here are multiples of 2097152")
+    assert f"{page_kib} KiB take the changed open-source UVM driver of the vAttention paper" in text
+    tokens = (2 << 20) / (32 * 8 * 128 * 2)
+    assert f"page_group_bytes=2097152 with strategy.page_layout=sliced has {tokens:.1f} tokens" in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("page", [0, -PAGE, PAGE + 512, PAGE // 2])
+def test_sizes_that_the_driver_does_not_map_are_refused(new_store, device, page):
+    with pytest.raises(UsageError, match=f"page_group_bytes={page}: allowed here are multiples of {PAGE}"):
+        new_store(page=page)
+    assert not any(device.live().values())
+
+
+def test_a_pool_larger_than_what_is_free_is_refused(new_device):
+    device = new_device(PAGES * 3 * PAGE)
+    with pytest.raises(UsageError, match=f"pool of {PAGES * 4 * PAGE} bytes: allowed is at most .* {PAGES * 3 * PAGE}"):
+        VirtualStore(LAYERS, SLOTS, HEADS, DIM, torch.float32, PAGE, 4, False, CudaVmm(device.open()))
+    assert not any(device.live().values())
+
+
+def test_memory_that_runs_out_is_a_refusal_of_the_driver(new_device):
+    device = new_device(4 * PAGES * PAGE)
+    driver = device.open()
+    store = VirtualStore(LAYERS, 6 * SLOTS, HEADS, DIM, torch.float32, PAGE, 4, False, CudaVmm(driver))
+    hoarded = driver.create(PAGES * PAGE)  # somebody else's
+    with pytest.raises(VmmError, match="cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY: .* lower pool_bytes"):
+        store.apply([Map(group, group) for group in range(4)])
+    assert store.committed_bytes() == store.accounted_bytes() == 3 * PAGES * PAGE
+    driver.release(hoarded)
+    store.close()
+
+
+def test_what_cannot_be_given_back_is_named(new_store, device):
+    store = new_store()
+    store.apply([Map(0, 0), Map(1, 1)])
+    device.fail("cuMemUnmap", 1, lasting=True)
+    with pytest.raises(VmmError, match=f"close: {2 * PAGES} mappings left, after cuMemUnmap: CUDA_ERROR"):
+        store.close()
+    assert device.live()["mappings"] == 2 * PAGES
+
+
+@pytest.mark.parametrize(
+    "call", ["cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuEventDestroy", "cuDevicePrimaryCtxRelease"]
+)
+def test_what_is_refused_once_at_the_end_is_told_and_given_back(store, device, call):
+    store.apply([Map(0, 0), Map(1, 1)])
+    device.fail(call, 1)
+    with pytest.raises(VmmError, match=f"{call}: CUDA_ERROR"):
+        store.close()
+    assert device.calls(call) > 1
+    assert not any(device.live().values())
+
+
+# --- tensors
+
+
+def test_a_tensor_holds_the_addresses_as_long_as_any_view_of_it_lives(vmm, device):
+    place, pool = vmm.reservation(4 * PAGE, PAGE), vmm.pool(PAGE, PAGE)
+    tensor = place.tensor(torch.bfloat16, (2, PAGE))
+    place.map(PAGE, pool, 0, PAGE)
+    view = tensor[0, PAGE // 2 :]
+    view.fill_(2.0)
+    assert view.float().sum().item() == PAGE
+    del tensor
+    place.close()
+    pool.close()
+    assert device.live() == {**device.live(), "handles": 0, "mappings": 0, "reservations": 1}
+    del view
+    gc.collect()
+    assert device.live() == {**device.live(), **NONE}
+    vmm.close()
+    with pytest.raises(ValueError, match="the reservation is closed"):
+        place.tensor(torch.float32, (4,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_tensors_have_the_type_shape_and_address_asked_for(vmm, driver, dtype):
+    place = vmm.reservation(1 << 20, PAGE)
+    tensor = place.tensor(dtype, (3, 5, 7))
+    assert (tensor.dtype, tensor.shape, tensor.stride()) == (dtype, (3, 5, 7), (35, 7, 1))
+    assert (tensor.data_ptr(), tensor.device) == (place.base, driver.device)
+    del tensor
+    place.close()
+
+
+def test_a_type_that_no_tensor_can_have_leaves_nothing(vmm, device):
+    place = vmm.reservation(PAGE, PAGE)
+    with pytest.raises(KeyError):
+        place.tensor(torch.int32, (4,))
+    place.close()
+    assert device.live()["reservations"] == 0
+
+
+@pytest.mark.slow
+def test_a_tensor_may_be_held_until_the_process_ends():
+    code = """
+        import ctypes, torch
+        from kvlab.memory.cuda.tensor import tensor_at
+        memory = (ctypes.c_char * 64)()
+        tensor = tensor_at(ctypes.addressof(memory), torch.float32, (16,), torch.device("cpu"), lambda: None)
+        torch.kept = [tensor, tensor[3:]]
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_tensors_over_other_memory_tell_when_they_are_gone():
+    source, told = torch.arange(6.0), []
+    tensor = tensor_at(source.data_ptr(), torch.float32, (2, 3), torch.device("cpu"), lambda: told.append(1))
+    assert torch.equal(tensor, source.view(2, 3))
+    view = tensor.transpose(0, 1)[1:]
+    del tensor
+    assert told == []
+    del view
+    assert told == [1]
+
+
+@pytest.mark.parametrize("device_name", ["gpu", "cuda:x", "cuda:-1", "cpu:0", ""])
+def test_devices_that_are_none_are_refused(device_name):
+    with pytest.raises(UsageError, match=f"device={device_name}: allowed is cpu, cuda or cuda:N"):
+        open_vmm(device_name)
