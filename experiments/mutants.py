@@ -53,10 +53,10 @@ JUDGED_BY: dict[str, list[tuple[str, str, dict[str, Any]]]] = {  # a file -> (it
         ("radix", "Radix", {"block_size": 1}),
     ],
     "token_pool": [("token_pool", "TokenPool", {})],
-    "vattention": [("vattention", "VAttention", {})],
+    "vattention": [("vattention", "VAttention", {}), ("vattention", "VAttention", {"map_ahead": 2})],
 }
 JUDGED_BY |= {"rows": JUDGED_BY["vattention"], "cached_blocks": JUDGED_BY["prefix"] + JUDGED_BY["radix"][:2]}
-STAGES = ((7, 20), (14, 60), (105, 100))  # lives, shared among the settings but 7 each at least; steps
+STAGES = ((8, 20), (16, 60), (112, 100))  # lives, shared among the settings but 8 each at least; steps
 COMPUTING_S = 10  # of the lives of one stage under one setting: they take 3 s or so
 MEMORY_BYTES = 4 << 30
 Row = dict[str, Any]
@@ -155,7 +155,7 @@ def verdict(file: str, source: str) -> Row:
     try:
         install(file, source)
         for count, steps in STAGES:
-            each = max(7, count // len(JUDGED_BY[file]))
+            each = max(8, count // len(JUDGED_BY[file]))
             for index, (module, name, arguments) in enumerate(JUDGED_BY[file]):
                 limit_computing()
                 lives(maker(module, name, arguments), range(index * each, index * each + each), steps)

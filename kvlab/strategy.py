@@ -178,8 +178,9 @@ class Strategy(ABC):
         if grant is None:
             return None
         for index, group in enumerate(self.groups):
-            source = self.slots(parent, index, grant.hit, child.length)
-            target = self.slots(child.seq, index, grant.hit, child.length)
+            start = max(grant.hit, child.length - group.window + 1 if group.window else 0)
+            source = self.slots(parent, index, start, child.length)
+            target = self.slots(child.seq, index, start, child.length)
             self.moves += [Copy(*run, group.pool) for run in runs(source, target)]
         return Grant(child.length, grant.room)
 

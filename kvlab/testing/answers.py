@@ -16,6 +16,8 @@ def capacity_at_start(strategy: Strategy) -> int:
     if usage.free > memory.bytes:
         text = f"{usage.free} bytes are free, of {memory.bytes} that it was given"
         raise RuleError("usage", text, "strategy.usage().free <= memory.bytes")
+    if strategy.virtual and len(strategy.pools) > 1:
+        raise RuleError("pools", "the contract cannot judge virtual memory in more than one pool")
     if not strategy.virtual and sum(pool.slots * pool.token_bytes for pool in strategy.pools) > memory.bytes:
         text = f"{strategy.pools} is more than the {memory.bytes} bytes that it was given"
         raise RuleError("usage", text, "strategy.pools[0].slots * memory.token_bytes <= memory.bytes")

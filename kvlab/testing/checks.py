@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvlab.strategy import Copy, Move, Strategy, Unmap
 from kvlab.testing.gather import gather_from
+from kvlab.testing.places import Places, lay_out, values
 from kvlab.testing.rule import RuleError
 from kvlab.testing.sequence import Sequence
 from kvlab.testing.shadow import Shadow
@@ -25,120 +26,128 @@ def everything(trial: Trial) -> None:
         nothing_is_held(trial)
         return
     held_is_what_tables_hold(trial)
-    sequences = list(trial.running.values())
-    for sequence in sequences:
-        table_covers(trial.strategy, sequence)
-    stops = [max(sequence.room, sequence.done) for sequence in sequences]
-    seqs = [sequence.seq for sequence in sequences]
-    slot_T = gather_from(trial.strategy.table, seqs, [0] * len(seqs), stops, trial.strategy.block_size)
-    inside_the_pool(trial, sequences, stops, slot_T)
-    stop_B = np.array(stops)
-    first_B = np.cumsum(stop_B) - stop_B
-    position_T = np.arange(len(slot_T)) - np.repeat(first_B, stop_B)
-    live_T = position_T < np.repeat([sequence.done for sequence in sequences], stop_B)
-    all_hold(trial.shadow, sequences, slot_T[live_T])
-    room_is_nobody_elses(trial, sequences, slot_T, live_T, np.repeat(np.arange(len(seqs)), stop_B), position_T)
+    sequences, laid = list(trial.running.values()), list[Places]()
+    for group in range(len(trial.strategy.groups)):
+        for sequence in sequences:
+            table_covers(trial.strategy, sequence, group)
+        places = lay_out(trial, sequences, group)
+        inside_the_pool(places, sequences)
+        all_hold(places.shadow, sequences, group, places.starts, places.slot_T[places.live_T])
+        laid.append(places)
+    for shadow in trial.shadow.pools:
+        room_is_nobody_elses(shadow, sequences, [places for places in laid if places.shadow is shadow])
 
 
-def table_covers(strategy: Strategy, sequence: Sequence) -> None:
+def table_covers(strategy: Strategy, sequence: Sequence, group: int) -> None:
     """The table has an entry for every token of the room."""
-    entries, seq = strategy.table.count.get(sequence.seq), sequence.seq
+    entries, seq = strategy.tables[group].count.get(sequence.seq), sequence.seq
+    table = f"strategy.tables[{group}]"
     if entries is None:
-        raise RuleError("table", f"sequence {seq} runs, but has no table", f"{seq} in strategy.table.row")
+        raise RuleError("table", f"sequence {seq} runs, but has no table", f"{seq} in {table}.row")
     covered = entries * strategy.block_size if strategy.block_size else sequence.room
     if not entries or covered < max(sequence.room, sequence.done):
         text = f"sequence {seq} stores {sequence.done} tokens of {sequence.room}; its {entries} entries cover {covered}"
-        raise RuleError("table", text, f"len(strategy.table[{seq}]) > {entries}")
+        raise RuleError("table", text, f"len({table}[{seq}]) > {entries}")
 
 
-def inside_the_pool(trial: Trial, sequences: list[Sequence], stops: list[int], slot_T: NDArray[np.int64]) -> None:
+def inside_the_pool(places: Places, sequences: list[Sequence]) -> None:
     """Every slot is one of the pool's."""
-    if len(slot_T) and (slot_T.min() < 0 or slot_T.max() >= trial.shadow.slots):
-        bad = int(np.argmax((slot_T < 0) | (slot_T >= trial.shadow.slots)))
-        which = int(np.searchsorted(np.cumsum(stops), bad, side="right"))
-        seq, position = sequences[which].seq, bad - sum(stops[:which])
-        text = f"token {position} of sequence {seq} is at slot {slot_T[bad]}, of {trial.shadow.slots}"
-        raise RuleError(
-            "table", text, f"0 <= strategy.slots({seq}, 0, {position}, {position + 1})[0] < strategy.pools[0].slots"
-        )
+    slot_T, slots = places.slot_T, places.shadow.slots
+    if len(slot_T) and (slot_T.min() < 0 or slot_T.max() >= slots):
+        bad = int(np.argmax((slot_T < 0) | (slot_T >= slots)))
+        seq, position = sequences[int(places.which_T[bad])].seq, int(places.position_T[bad])
+        text = f"token {position} of sequence {seq} is at slot {slot_T[bad]}, of {slots}"
+        found = f"strategy.slots({seq}, {places.group}, {position}, {position + 1})[0]"
+        raise RuleError("table", text, f"0 <= {found} < strategy.pools[{places.shadow.pool}].slots")
 
 
-def all_hold(shadow: Shadow, sequences: list[Sequence], slot_N: NDArray[np.int64]) -> None:
-    """Every stored token is where the table says, with the right prefix behind it; slot_N packs them all."""
-    value_N = np.concatenate([sequence.value[: sequence.done] for sequence in sequences])
+def all_hold(
+    shadow: Shadow, sequences: list[Sequence], group: int, starts: list[int], slot_N: NDArray[np.int64]
+) -> None:
+    """Every stored token is where the table says, with the right prefix behind it; slot_N packs those from `starts`."""
+    pairs = list(zip(sequences, starts, strict=True))
+    value_N = np.concatenate([values(sequence, group, start, sequence.done) for sequence, start in pairs])
     if shadow.holds(slot_N, value_N).all():
         return
     begin = 0
-    for sequence in sequences:
-        holds(shadow, sequence, slot_N[begin : begin + sequence.done], sequence.value[: sequence.done])
-        begin += sequence.done
+    for sequence, start in pairs:
+        end = begin + max(0, sequence.done - start)
+        holds(shadow, sequence, group, start, slot_N[begin:end])
+        begin = end
 
 
-def holds(shadow: Shadow, sequence: Sequence, slot_N: NDArray[np.int64], value_N: NDArray[np.int64]) -> None:
-    """The tokens of one sequence, from its first on, are in these slots."""
-    good_N = shadow.holds(slot_N, value_N)
+def holds(shadow: Shadow, sequence: Sequence, group: int, start: int, slot_N: NDArray[np.int64]) -> None:
+    """The tokens of one sequence, from `start` on, are in these slots."""
+    stop = start + len(slot_N)
+    good_N = shadow.holds(slot_N, values(sequence, group, start, stop))
     if good_N.all():
         return
-    position = int(np.argmin(good_N))
-    slot = int(slot_N[position])
-    what = (
-        "has no memory under it"
-        if (shadow.pieces(slot_N[position : position + 1]) < 0).any()
-        else "holds something else"
-    )
-    text = f"token {position} of sequence {sequence.seq} should be in slot {slot}, which {what}"
-    raise RuleError(
-        "live tokens", text, f"device.holds({sequence.seq}, {words(sequence.ids[: len(value_N)], sequence.space)})"
-    )
+    at = int(np.argmin(good_N))
+    what = "has no memory under it" if (shadow.pieces(slot_N[at : at + 1]) < 0).any() else "holds something else"
+    text = f"token {start + at} of sequence {sequence.seq} should be in slot {int(slot_N[at])}, which {what}"
+    asserted = f"device.holds({sequence.seq}, {words(sequence.ids[:stop], sequence.space)})"
+    raise RuleError("live tokens", text + (f" (group {group})" if group else ""), asserted)
 
 
 def words(ids: list[int], space: int) -> str:
     return f"{ids}" + (f", space={space}" if space else "")
 
 
-def room_is_nobody_elses(
-    trial: Trial,
-    sequences: list[Sequence],
-    slot_T: NDArray[np.int64],
-    live_T: NDArray[np.bool_],
-    which_T: NDArray[np.int64],
-    position_T: NDArray[np.int64],
-) -> None:
-    """What may be written without asking is mapped, and neither anybody's stored token nor anybody else's room."""
-    shadow, room_T = trial.shadow, ~live_T
-    piece_R = shadow.pieces(slot_T[room_T])
+def room_is_nobody_elses(shadow: Shadow, sequences: list[Sequence], laid: list[Places]) -> None:
+    """What may be written without asking is mapped, and neither anybody's stored token nor anybody else's room.
+
+    `laid`: the groups of layers that share the pool.
+    """
+    piece_R = shadow.pieces(np.concatenate([places.slot_T[~places.live_T] for places in laid]))
     if not len(piece_R):
         return
     number_R = np.arange(len(piece_R))
     last = np.full(len(shadow.content), -1, np.int64)
     last[piece_R] = number_R
     stored = np.zeros(len(shadow.content), bool)
-    stored[shadow.pieces(slot_T[live_T])] = True
+    stored[shadow.pieces(np.concatenate([places.slot_T[places.live_T] for places in laid]))] = True
     if (piece_R >= 0).all() and (last[piece_R] == number_R).all() and not stored[piece_R].any():
         return
-    owner_R, at_R = spread(shadow, which_T[room_T], piece_R), spread(shadow, position_T[room_T], piece_R)
-    slot_R = spread(shadow, slot_T[room_T], piece_R)
     bad = int(np.argmax((piece_R < 0) | (last[piece_R] != number_R) | stored[piece_R]))
-    seq, position, piece = sequences[int(owner_R[bad])].seq, int(at_R[bad]), piece_R[bad]
-    where = f"token {position} of sequence {seq} would go to slot {slot_R[bad]}"
-    mine = f"device.pieces(strategy.slots({seq}, 0, {position}, {position + 1}))"
+    piece, mine = piece_R[bad], Found.of(shadow, sequences, laid, bad, live=False)
+    where = f"token {mine.position} of sequence {mine.seq} would go to slot {mine.slot}"
     if piece < 0:
-        raise RuleError("mapped", f"{where}, under which there is no memory", f"{mine}.min() >= 0")
+        raise RuleError("mapped", f"{where}, under which there is no memory", f"{mine.words()}.min() >= 0")
     if stored[piece]:
-        piece_L = shadow.pieces(slot_T[live_T])
-        other = int(np.argmax(piece_L == piece))
-        owner = sequences[int(spread(shadow, which_T[live_T], piece_L)[other])].seq
-        at = int(spread(shadow, position_T[live_T], piece_L)[other])
-        text = f"{where}, where token {at} of sequence {owner} is stored"
+        live_R = shadow.pieces(np.concatenate([places.slot_T[places.live_T] for places in laid]))
+        other = Found.of(shadow, sequences, laid, int(np.argmax(live_R == piece)), live=True)
+        text = f"{where}, where token {other.position} of sequence {other.seq} is stored"
     else:
-        owner, at = sequences[int(owner_R[last[piece]])].seq, int(at_R[last[piece]])
-        text = f"{where}, and token {at} of sequence {owner} too"
-    theirs = f"device.pieces(strategy.slots({owner}, 0, {at}, {at + 1}))"
-    raise RuleError("written once", text, f"not np.intersect1d({mine}, {theirs}).size")
+        other = Found.of(shadow, sequences, laid, int(last[piece]), live=False)
+        text = f"{where}, and token {other.position} of sequence {other.seq} too"
+    raise RuleError("written once", text, f"not np.intersect1d({mine.words()}, {other.words()}).size")
 
 
-def spread(shadow: Shadow, value_N: NDArray[np.int64], piece: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.repeat(value_N, len(piece) // max(1, len(value_N)))
+class Found(NamedTuple):
+    """Whose a piece is."""
+
+    seq: int
+    group: int
+    pool: int
+    position: int
+    slot: int
+
+    @classmethod
+    def of(cls, shadow: Shadow, sequences: list[Sequence], laid: list[Places], piece: int, live: bool) -> Found:
+        """Number `piece` of those of all groups, live ones or not."""
+        token = piece // shadow.per_token
+        for places in laid:
+            chosen = np.flatnonzero(places.live_T == live)
+            if token < len(chosen):
+                at = chosen[token]
+                seq, slot = sequences[int(places.which_T[at])].seq, int(places.slot_T[at])
+                return cls(seq, places.group, shadow.pool, int(places.position_T[at]), slot)
+            token -= len(chosen)
+        raise IndexError(piece)
+
+    def words(self) -> str:
+        slots = f"strategy.slots({self.seq}, {self.group}, {self.position}, {self.position + 1})"
+        return f"device.pieces({slots})" if not self.pool else f"device.pools[{self.pool}].pieces({slots})"
 
 
 def sources_are_held(trial: Trial) -> None:
@@ -181,14 +190,17 @@ def nothing_is_held(trial: Trial) -> None:
 def held_is_what_tables_hold(trial: Trial) -> None:
     """held - rounded is the bytes of the distinct live table entries; of the rooms where sequences have rows."""
     strategy, usage = trial.strategy, trial.strategy.usage()
-    held, size = usage.held - usage.rounded, strategy.memory.token_bytes
+    held = usage.held - usage.rounded
     if strategy.block_size is not None:
-        table = strategy.table
-        live = {entry for seq in table.row for entry in table[seq][table.start[seq] :].tolist()}
-        expected, what = len(live) * strategy.block_size * size, f"{len(live)} distinct blocks are in the tables"
+        live: list[set[int]] = [set() for _ in strategy.pools]
+        for table, group in zip(strategy.tables, strategy.groups, strict=True):
+            live[group.pool].update(entry for seq in table.row for entry in table[seq][table.start[seq] :].tolist())
+        sizes = [strategy.block_size * pool.token_bytes for pool in strategy.pools]
+        expected = sum(len(blocks) * size for blocks, size in zip(live, sizes, strict=True))
+        what = f"{' + '.join(str(len(blocks)) for blocks in live)} distinct blocks are in the tables"
     else:
         said = [sequence.said for sequence in trial.running.values()]
-        if None in said:
+        if None in said or len(strategy.groups) > 1:
             return
         expected, what = rooms_bytes(trial, [room or 0 for room in said]), f"the rooms are {said} tokens"
     if held != expected:
@@ -198,7 +210,7 @@ def held_is_what_tables_hold(trial: Trial) -> None:
 
 def rooms_bytes(trial: Trial, rooms: list[int]) -> int:
     """Bytes of the rooms of all sequences; page groups that lie under several rows count once."""
-    strategy, shadow = trial.strategy, trial.shadow
+    strategy, shadow = trial.strategy, trial.shadow.of[0]
     if not strategy.virtual or not shadow.aliased:
         return sum(rooms) * strategy.memory.token_bytes
     slot_T = gather_from(strategy.table, list(trial.running), [0] * len(rooms), rooms, strategy.block_size)
@@ -211,7 +223,7 @@ def mapped_is_backed(trial: Trial) -> None:
     backed = strategy.usage().backed
     if not strategy.virtual:
         return
-    mapped = trial.shadow.mapped * strategy.memory.page_group_bytes
+    mapped = trial.shadow.of[0].mapped * strategy.memory.page_group_bytes
     if backed != mapped:
         raise RuleError(
             "backed", f"usage says {backed} bytes are mapped, {mapped} are", f"strategy.usage().backed == {mapped}"

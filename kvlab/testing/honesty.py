@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvlab.strategy import Arrival, Strategy
 from kvlab.testing.gather import gather_from
+from kvlab.testing.places import first_live
 from kvlab.testing.rule import RuleError
 from kvlab.testing.sequence import Sequence, read_only
 from kvlab.testing.snapshot import Snapshot, clone, size
@@ -61,11 +63,19 @@ def longest_is_reached(strategy: Strategy, arrival: Arrival | None = None) -> No
             break
         strategy.drain()
         if length + 1 > room:
+            wrote(strategy, NEW, length, arrival.ids)
             room = strategy.extend(NEW, length, length + 1)
     if room is None or room < longest:
         reached = "it is not admitted" if room is None and NEW not in strategy.table.row else "it is refused on the way"
         who = f"a sequence that is alone, hits {hit} tokens and grows by one"
         raise RuleError("longest", f"longest = {longest}, but of {who} {reached}")
+
+
+def wrote(strategy: Strategy, seq: int, length: int, ids: NDArray[np.int32] | None) -> None:
+    """Tell it, as an engine does before each extend; ids beyond those that are known are 1."""
+    if type(strategy).wrote is not Strategy.wrote:
+        more = length - (0 if ids is None else len(ids))
+        strategy.wrote(seq, length, ids if ids is None else read_only([*ids.tolist(), *[1] * more])[:length])
 
 
 def emptied(trial: Trial) -> Strategy:
@@ -121,17 +131,18 @@ def slots_agree(trial: Trial) -> None:
     strategy = trial.strategy
     for sequence in trial.running.values():
         if sequence.done:
-            start = trial.rng.randrange(sequence.done)
+            group = trial.rng.randrange(len(strategy.groups))
+            start = trial.rng.randint(first_live(strategy, group, sequence.done), sequence.done - 1)
             args = ([sequence.seq], [start], [sequence.done], strategy.block_size)
-            said = strategy.slots(sequence.seq, 0, start, sequence.done)
-            if not np.array_equal(said, gather_from(strategy.table, *args)):
+            said = strategy.slots(sequence.seq, group, start, sequence.done)
+            if not np.array_equal(said, gather_from(strategy.tables[group], *args)):
                 raise RuleError("slots", f"slots of sequence {sequence.seq} says {said}, which its table does not")
 
 
 def cache_is_true(trial: Trial, told: list[tuple[list[int], int]] | None = None) -> None:
     """Whoever comes with a prefix that was told as written gets what lookup promises, and finds it there."""
     strategy, told = trial.strategy, told or trial.told_ids
-    if not told or trial.flight or len(trial.running) >= strategy.memory.max_seqs:
+    if not trial.finds or not told or trial.flight or len(trial.running) >= strategy.memory.max_seqs:
         return
     guest = told_before(trial, told, 1)
     if not guest.known:
@@ -172,6 +183,7 @@ def last_one_reaches_longest(trial: Trial) -> None:
     for length in range(last.issued, longest):
         copied.drain()
         if room is not None and length + 1 > room:
+            wrote(copied, last.seq, length, None if last.origin is not None else read_only(last.ids))
             room = copied.extend(last.seq, length, length + 1)
         if room is None:
             text = f"sequence {last.seq}, the last one, is refused at {length} tokens"
@@ -184,7 +196,7 @@ def fork_needs_no_more(trial: Trial) -> None:
     if not able or len(trial.running) >= trial.strategy.memory.max_seqs:
         return
     parent, now = trial.rng.choice(able), Snapshot(trial.strategy)
-    child = plain(NEW, trial.rng.randint(1, parent.done))
+    child = plain(NEW, parent.done if trial.windowed else trial.rng.randint(1, parent.done))
     if now.copy().admit(child, child.length) is None or now.copy().fork(parent.seq, child) is not None:
         return
     text = f"a fork of sequence {parent.seq} with {child.length} tokens is refused; an arrival of as many is admitted"

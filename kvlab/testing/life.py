@@ -109,7 +109,8 @@ class Life:
                 trial.release(sequence, "aborted" if sequence.done else "aborted unwritten")
             elif sequence.done >= len(sequence.ids):
                 trial.release(sequence, "finished")
-        if rng.random() < self.drafts / 8 and not trial.tells:  # a cache was told what may be cut off
+        told = trial.tells or trial.windowed  # a cache was told of what may be cut off, a ring has it no more
+        if rng.random() < self.drafts / 8 and not told:
             self._cut_back()
         if rng.random() < 0.01:
             trial.clear()
@@ -240,7 +241,7 @@ class Life:
         if not able:
             return
         parent = rng.choice(able)
-        length = parent.done if rng.random() < 0.7 else rng.randint(1, parent.done)
+        length = parent.done if trial.windowed or rng.random() < 0.7 else rng.randint(1, parent.done)
         self.count += 1
         end = rng.randint(length, min(self.longest, length + 10))
         ids = parent.ids[:length] + [rng.choice(self.vocabulary) for _ in range(end - length)]

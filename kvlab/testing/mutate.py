@@ -1,7 +1,7 @@
 """Mutants of a strategy's source: one small fault each, of the kinds that bookkeeping is prone to.
 
-Left alone are what no contract can judge: annotations, defaults of arguments, docstrings and messages, the
-refusal of wrong configurations, and `counts`, which only tell of what was done.
+Left alone are what no contract can judge: annotations, defaults of arguments and of empty maxima, docstrings and
+messages, the refusal of wrong configurations, and `counts`, which only tell of what was done.
 """
 
 from __future__ import annotations
@@ -43,7 +43,11 @@ def mutants(source: str) -> list[Mutant]:
 def places(node: ast.AST, where: str) -> Iterator[tuple[ast.AST, str, int | None, ast.AST, str]]:
     """Every node that may be changed: (its holder, the field, the index in it, itself, class and method)."""
     for name, value in ast.iter_fields(node):
-        if name in LEFT_ALONE or (name == "slice" and isinstance(value, ast.Constant)):
+        if (
+            name in LEFT_ALONE
+            or getattr(node, "arg", "") == "default"
+            or (name == "slice" and isinstance(value, ast.Constant))
+        ):
             continue
         for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if not isinstance(child, ast.AST) or untouched(child):

@@ -68,7 +68,7 @@ class Operations:
         if not parent or not parent.done or self.full:
             return
         self.count += 1
-        length = max(1, parent.done - back)
+        length = max(1, parent.done - (0 if self.trial.windowed else back))
         child = Sequence(self.count, parent.ids[:length], length, length, parent.limit, parent.expected)
         self.trial.fork(parent, child)
 
@@ -76,7 +76,7 @@ class Operations:
         """Not below what was told as written."""
         if not (sequence := self._pick(index)):
             return
-        length = max(1, sequence.told, sequence.done - back)
+        length = max(1, sequence.told, sequence.done - (0 if self.trial.windowed else back))
         if length < sequence.done:
             sequence.ids, sequence.value, sequence.known = sequence.ids[:length], sequence.value[:length], length
             self.trial.truncate(sequence, length)

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from kvlab.strategy import Arrival, Strategy
 from kvlab.testing.honesty import plain, strange
+from kvlab.testing.places import first_live, values
 from kvlab.testing.sequence import Sequence, read_only
-from kvlab.testing.shadow import Shadow
+from kvlab.testing.shadow import Shadows
 from kvlab.testing.snapshot import Snapshot, clone
 
 __all__ = ["Device", "Snapshot", "arrival", "clone", "ids", "np", "plain", "raises", "strange"]
@@ -20,26 +21,31 @@ class Device:
     """Writes and reads tokens through the strategy's tables."""
 
     def __init__(self, strategy: Strategy) -> None:
-        self.strategy, self.shadow = strategy, Shadow(strategy)
-        self.pieces = self.shadow.pieces
+        self.strategy, self.shadows = strategy, Shadows(strategy)
+        self.pools, self.pieces = self.shadows.pools, self.shadows.pools[0].pieces
 
     def carry_out(self) -> None:
         """Drain the strategy and apply its moves."""
-        self.shadow.apply(self.strategy.drain())
+        self.shadows.apply(self.strategy.drain())
 
     def write(self, seq: int, tokens: list[int], start: int, space: int = 0) -> None:
         """A launch: tokens[start:] of a sequence whose ids are `tokens`."""
-        value_N = values(tokens, space)[start:]
-        self.shadow.write(self.strategy.slots(seq, 0, start, len(tokens)), value_N)
+        for group, shadow in enumerate(self.shadows.of):
+            value_N = values(sequence(tokens, space), group, start, len(tokens))
+            shadow.write(self.strategy.slots(seq, group, start, len(tokens)), value_N)
 
     def holds(self, seq: int, tokens: list[int], space: int = 0) -> bool:
-        """Whether the sequence's first tokens are where its table says, each with its whole prefix."""
-        slot_N = self.strategy.slots(seq, 0, 0, len(tokens))
-        return bool(self.shadow.holds(slot_N, values(tokens, space)).all())
+        """Whether the sequence's first tokens are where its tables say, each with its whole prefix."""
+        return all(self._holds(seq, sequence(tokens, space), group) for group in range(len(self.strategy.groups)))
+
+    def _holds(self, seq: int, known: Sequence, group: int) -> bool:
+        start, stop = first_live(self.strategy, group, known.known), known.known
+        slot_N = self.strategy.slots(seq, group, start, stop)
+        return bool(self.shadows.of[group].holds(slot_N, values(known, group, start, stop)).all())
 
 
-def values(tokens: list[int], space: int) -> NDArray[np.int64]:
-    return Sequence(0, tokens, len(tokens), len(tokens), len(tokens), len(tokens), space).value
+def sequence(tokens: list[int], space: int) -> Sequence:
+    return Sequence(0, tokens, len(tokens), len(tokens), len(tokens), len(tokens), space)
 
 
 def ids(*tokens: int) -> NDArray[np.int32]:

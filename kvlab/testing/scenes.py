@@ -60,7 +60,7 @@ def somebody_leaps(trial: Trial) -> None:
             if sequence.done >= last or not compute(copy, sequence, rng.randint(sequence.done + 1, last)):
                 return
             shortest = max(1, sequence.told)
-            if shortest < sequence.done:
+            if shortest < sequence.done and not copy.windowed:
                 length = rng.randint(shortest, sequence.done - 1)
                 sequence.ids, sequence.value, sequence.known = sequence.ids[:length], sequence.value[:length], length
                 copy.truncate(sequence, length)
@@ -75,7 +75,7 @@ def child_outlives_its_parent(trial: Trial) -> None:
         copy.settle()
         last = copy.strategy.longest
         parent = actor(FIRST, [copy.rng.randint(1, 2) for _ in range(last)], last)
-        if last < 2 or not copy.admit(parent, copy.strategy.memory.chunk):
+        if last < 2 or copy.windowed or not copy.admit(parent, copy.strategy.memory.chunk):
             return
         rise(copy, parent)
         copy.tell(parent)
@@ -111,7 +111,7 @@ def forked(trial: Trial, seq: int, parent: Sequence | None = None) -> bool:
     if not able:
         return False
     parent = parent or trial.rng.choice(able)
-    length = parent.done if trial.rng.random() < 0.7 else trial.rng.randint(1, parent.done)
+    length = parent.done if trial.windowed or trial.rng.random() < 0.7 else trial.rng.randint(1, parent.done)
     child = actor(seq, parent.ids[:length], parent.limit)
     child.space, child.origin = parent.space, parent.origin
     child.rechain(0)

@@ -62,8 +62,8 @@ def program(make: Callable[[Memory], Strategy], memory: Memory, log: list[str], 
 
 
 def memory_text(memory: Memory) -> str:
-    shown = [f"{field.name}={getattr(memory, field.name)!r}" for field in fields(memory) if field.name != "windows"]
-    return f"Memory({', '.join(shown)})"
+    given = [(field.name, getattr(memory, field.name)) for field in fields(memory)]
+    return f"Memory({', '.join(f'{name}={value!r}' for name, value in given if value != (None,))})"
 
 
 def construction(make: Callable[[Memory], Strategy], memory: Memory) -> tuple[type[Strategy], str]:

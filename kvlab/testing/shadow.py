@@ -19,12 +19,32 @@ from kvlab.testing.rule import RuleError
 NOWHERE = -1
 
 
-class Shadow:
-    """What the device's memory would hold, and what it has mapped."""
+class Shadows:
+    """A shadow of each of the strategy's pools; groups of layers lie in one of them."""
 
     def __init__(self, strategy: Strategy) -> None:
-        self.strategy, memory = strategy, strategy.memory
-        self.slots, self.per_token = strategy.pools[0].slots, 1  # pieces of a token
+        self.pools = [Shadow(strategy, pool) for pool in range(len(strategy.pools))]
+        self.of = [self.pools[group.pool] for group in strategy.groups]  # of each group of layers
+
+    def copy(self, strategy: Strategy) -> Shadows:
+        """The same contents, for a copy of the strategy."""
+        made = Shadows(strategy)
+        made.pools = [shadow.copy(strategy) for shadow in self.pools]
+        made.of = [made.pools[group.pool] for group in strategy.groups]
+        return made
+
+    def apply(self, moves: Iterable[Move]) -> None:
+        """Carry the moves out, in order. Raises RuleError for one that no store could."""
+        for move in moves:
+            self.pools[move.pool].apply(move)
+
+
+class Shadow:
+    """What the device's memory would hold of one pool, and what it has mapped."""
+
+    def __init__(self, strategy: Strategy, pool: int = 0) -> None:
+        self.strategy, self.pool, memory = strategy, pool, strategy.memory
+        self.slots, self.per_token = strategy.pools[pool].slots, 1  # pieces of a token
         if strategy.virtual:
             piece = gcd(memory.token_bytes, memory.page_group_bytes)
             self.per_token, self.per_group = memory.token_bytes // piece, memory.page_group_bytes // piece
@@ -40,7 +60,7 @@ class Shadow:
 
     def copy(self, strategy: Strategy) -> Shadow:
         """The same contents, for a copy of the strategy."""
-        made = Shadow(strategy)
+        made = Shadow(strategy, self.pool)
         made.content = self.content.copy()
         if strategy.virtual:
             made.under, made.times = self.under.copy(), list(self.times)
@@ -86,19 +106,18 @@ class Shadow:
 
     # --- what the store does
 
-    def apply(self, moves: Iterable[Move]) -> None:
-        """Carry the moves out, in order. Raises RuleError for one that no store could."""
-        for move in moves:
-            match move:
-                case Copy(source, target, tokens, _):
-                    self._copy(move, source, target, tokens)
-                case Map(virtual, physical, _):
-                    self._map(move, virtual, physical)
-                case Unmap(virtual, _):
-                    self._unmap(move, virtual)
-                case Drop(physical, _):
-                    self._require(self.times[physical] == 0, move, "is still mapped")
-                    self.content[physical * self.per_group : (physical + 1) * self.per_group] = 0
+    def apply(self, move: Move) -> None:
+        """Carry it out. Raises RuleError if no store could."""
+        match move:
+            case Copy(source, target, tokens, _):
+                self._copy(move, source, target, tokens)
+            case Map(virtual, physical, _):
+                self._map(move, virtual, physical)
+            case Unmap(virtual, _):
+                self._unmap(move, virtual)
+            case Drop(physical, _):
+                self._require(self.times[physical] == 0, move, "is still mapped")
+                self.content[physical * self.per_group : (physical + 1) * self.per_group] = 0
 
     def _map(self, move: Move, virtual: int, physical: int) -> None:
         if not self.strategy.virtual:

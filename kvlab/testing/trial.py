@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from kvlab.strategy import Arrival, Copy, Grant, Move, Strategy
 from kvlab.testing import answers, checks, honesty, script
 from kvlab.testing.gather import gather_from
+from kvlab.testing.places import first_live, values, windowed
 from kvlab.testing.rule import RuleError
 from kvlab.testing.sequence import Sequence
-from kvlab.testing.shadow import Shadow
+from kvlab.testing.shadow import Shadows
 from kvlab.testing.snapshot import Snapshot
 
 REPEATED = 0.3  # share of refusals that are tried again on a copy
@@ -41,10 +42,10 @@ class Trial:
 
     def __init__(self, strategy: Strategy, rng: random.Random, share: float = 1.0) -> None:
         self.strategy, self.rng, self.share = strategy, rng, share
-        self.shadow = Shadow(strategy)
+        self.shadow = Shadows(strategy)
         self.running: dict[int, Sequence] = {}
         self.flight: list[Write] = []
-        self.flight_slot_T = np.zeros(0, np.int64)  # of all their tokens [0, stop), as the tables said at the launch
+        self.flight_slots: list[NDArray[np.int64]] = []  # by group, of all that it reads, as the tables said then
         self.undone: list[Move] = []  # drained, not applied yet
         self.left = False  # somebody, since the last drain
         self.tight = False  # the last question was refused
@@ -53,6 +54,8 @@ class Trial:
         self.told_at: dict[int, tuple[Told, int]] = {}  # a token's value -> such a prefix, and its length up to there
         self.log: list[str] | None = None  # lines of a program that repeats the calls
         self.scratch = np.zeros(strategy.memory.max_len, np.int32)
+        self.windowed = windowed(strategy)
+        self.finds = type(strategy).lookup is not Strategy.lookup
         self.tells = type(strategy).wrote is not Strategy.wrote
         self.looks_ahead = type(strategy).ahead is not Strategy.ahead
         self.capacity = answers.capacity_at_start(strategy)
@@ -193,7 +196,7 @@ class Trial:
         if after._replace(backed=before.backed) != before:
             raise RuleError("ahead", f"ahead() changed {before} to {after}")
         self.drain()
-        checks.a_launch_does_not_notice(self.shadow, self.undone, self.flight_slot_T)
+        checks.a_launch_does_not_notice(self.shadow.pools[0], self.undone, np.concatenate(self.flight_slots))
         self.seen["moves beside a launch"] += len(self.undone)
         self.apply()
         checks.everything(self)
@@ -205,29 +208,29 @@ class Trial:
     def issue(self, plan: list[tuple[Sequence, int]]) -> None:
         """Launch: each sequence writes its tokens up to `stop` and reads all of them. Tables are read now."""
         for sequence, stop in plan:
-            checks.table_covers(self.strategy, sequence)
+            for group in range(len(self.strategy.groups)):
+                checks.table_covers(self.strategy, sequence, group)
             self.flight.append(Write(sequence, sequence.issued, stop))
             sequence.issued = stop
             sequence.known = max(sequence.known, stop)
         seqs, stops = [sequence.seq for sequence, _ in plan], [stop for _, stop in plan]
-        self.flight_slot_T = gather_from(self.strategy.table, seqs, [0] * len(seqs), stops, self.strategy.block_size)
+        self.flight_slots = [
+            gather_from(table, seqs, self._read_from(group, self.flight), stops, self.strategy.block_size)
+            for group, table in enumerate(self.strategy.tables)
+        ]
 
     def complete(self) -> list[Write]:
         """The launch in flight is over."""
         flight, self.flight = self.flight, []
         if not flight:
             return flight
-        stop_B = np.array([write.stop for write in flight])
-        position_T = np.arange(stop_B.sum()) - np.repeat(np.cumsum(stop_B) - stop_B, stop_B)
-        new_T = position_T >= np.repeat([write.start for write in flight], stop_B)
-        value_T = np.concatenate([write.sequence.value[: write.stop] for write in flight])
-        overwritten = self._published_before(self.flight_slot_T[new_T])
-        self.shadow.write(self.flight_slot_T[new_T], value_T[new_T])
+        sequences, overwritten = [write.sequence for write in flight], self._store(flight)
         for write in flight:
             self._note("launch", write)
             write.sequence.done = write.stop
-        self.seen["written tokens"] += int(new_T.sum())
-        checks.all_hold(self.shadow, [write.sequence for write in flight], self.flight_slot_T)
+        self.seen["written tokens"] += sum(write.stop - write.start for write in flight)
+        for group, (shadow, slot_T) in enumerate(zip(self.shadow.of, self.flight_slots, strict=True)):
+            checks.all_hold(shadow, sequences, group, self._read_from(group, flight), slot_T)
         for (ids, space), length in overwritten:
             self.probe(guest_of(ids[:length], space))
         return flight
@@ -249,9 +252,11 @@ class Trial:
         if grant is None:
             return
         answers.admitted(strategy, guest.arrival(), grant, looked, 1, 0)
-        slot_N = gather_from(strategy.table, [guest.seq], [0], [grant.hit], strategy.block_size)
         try:
-            checks.holds(shadow, guest, slot_N, guest.value[: grant.hit])
+            for group, table in enumerate(strategy.tables):
+                start = first_live(strategy, group, grant.hit)
+                slot_N = gather_from(table, [guest.seq], [start], [grant.hit], strategy.block_size)
+                checks.holds(shadow.of[group], guest, group, start, slot_N)
         except RuleError:
             self._note("admit", (guest.arrival(), 1, 0))
             self._note("apply", ())
@@ -293,16 +298,35 @@ class Trial:
             rule = "lookup is pure" if name == "lookup" else "refusal"
             raise RuleError(rule, f"{name} of sequence {_seq(name, args)}{how}, but strategy{changed}")
 
+    def _read_from(self, group: int, flight: list[Write]) -> list[int]:
+        """The first token that each reads."""
+        return [first_live(self.strategy, group, write.start) for write in flight]
+
+    def _store(self, flight: list[Write]) -> list[tuple[Told, int]]:
+        """What a launch writes, in each group. Prefixes that it writes over, though lookup still finds them."""
+        overwritten: list[tuple[Told, int]] = []
+        for group, (shadow, slot_T) in enumerate(zip(self.shadow.of, self.flight_slots, strict=True)):
+            start_B = np.array(self._read_from(group, flight), np.int64)
+            count_B = np.array([write.stop for write in flight], np.int64) - start_B
+            position_T = np.arange(len(slot_T)) - np.repeat(np.cumsum(count_B) - count_B - start_B, count_B)
+            new_T = position_T >= np.repeat([write.start for write in flight], count_B)
+            if not group:
+                overwritten = self._published_before(slot_T[new_T])
+            value_T = np.concatenate([values(write.sequence, group, write.start, write.stop) for write in flight])
+            shadow.write(slot_T[new_T], value_T)
+        return overwritten
+
     def _published_before(self, slot_N: NDArray[np.int64]) -> list[tuple[Told, int]]:
-        """Prefixes that a launch writes over the end of, though lookup still finds them; one or two of them."""
-        if not self.told_at or (piece := self.shadow.pieces(slot_N)).min(initial=0) < 0:
+        """A prefix that a launch writes over the end of, though lookup still finds it; of several any one."""
+        shadow = self.shadow.of[0]
+        if not self.told_at or (piece := shadow.pieces(slot_N)).min(initial=0) < 0:
             return []
-        old = self.shadow.content[piece[:: self.shadow.per_token]].tolist()
+        old = shadow.content[piece[:: shadow.per_token]].tolist()
         found = [self.told_at[value] for value in old if value in self.told_at]
         found = [(told, length) for told, length in found if length < self.strategy.longest]
         return [
             (told, length)
-            for told, length in self.rng.sample(found, min(2, len(found)))
+            for told, length in self.rng.sample(found, min(1, len(found)))
             if self.strategy.lookup(guest_of(told[0][:length], told[1]).arrival()) >= length
         ]
 
