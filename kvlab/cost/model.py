@@ -158,7 +158,7 @@ def build_cost(config: dict[str, Any], shape: Shape, strategy: Strategy) -> Cost
         ),
         reduce_s=_reduces(gpu, shape, rank, value_bytes("dtype", dtype)),
         overlapped=cost.flag("overlap_mapping"),
-        kv_bytes=_left(gpu, cost, shape, rank, strategy, dtype),
+        kv_bytes=kv_memory(config, shape),
         token_bytes=token_bytes,
     )
 
@@ -192,7 +192,7 @@ def _attention(gpu: Node, cost: Node, shape: Shape, rank: Rank, dtype: str, toke
     return AttentionRates(
         read=token_bytes / (bandwidth * efficiency.share("decode_attention")),
         read_tile=token_bytes / (bandwidth * efficiency.share("decode_attention")),
-        see=operations / (peak * efficiency.share("prefill_attention")),
+        see=operations / (peak * efficiency.share("decode_operations")),
         see_prompt=operations / (peak * efficiency.share("prefill_attention")),
         tile=int(cost.positive("query_tile")),
     )
@@ -211,8 +211,10 @@ def _pages(config: dict[str, Any], strategy: Strategy) -> PagePrices | None:
     return PagePrices(Node("vmm", config.get("vmm")), int(config["page_group_bytes"])) if strategy.virtual else None
 
 
-def _left(gpu: Node, cost: Node, shape: Shape, rank: Rank, strategy: Strategy, dtype: str) -> int:
-    """memory x fraction - weights - activations of a launch of cost.activation_tokens tokens."""
+def kv_memory(config: dict[str, Any], shape: Shape) -> int:
+    """What a GPU leaves: memory x fraction - weights - activations of a launch of cost.activation_tokens tokens."""
+    gpu, cost = Node("gpu", config.get("gpu")), Node("cost", config.get("cost"))
+    rank, dtype = Rank.of(shape, _ranks(config)), str(config["dtype"])
     whole = gpu.positive("memory_gib") * GIB * cost.share("memory_fraction")
     widest = rank.activations // shape.layers + 2 * shape.hidden
     activations = cost.number("activation_tokens") * widest
