@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
+import multiprocessing
 import os
+import warnings
+from contextlib import ExitStack, closing
 
 import numpy as np
 import pytest
@@ -14,6 +18,7 @@ if not torch.cuda.is_available():
 from kvlab.kernels.gpu.geometry import make_view
 from kvlab.kernels.reference import attend as truth
 from kvlab.memory import view as host
+from kvlab.memory.host_vmm import PhysicalPool, Reservation, round_up
 
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}  # relative RMS
 
@@ -99,6 +104,49 @@ def assert_close():
         assert error < limit, f"{what}: relative RMS error {error:.1e}, allowed is {limit:.0e}"
 
     return check
+
+
+@pytest.fixture
+def ending():
+    """0, or minus the signal that killed a fork of this process which ran `code`: it may touch what is not there."""
+
+    def run(code):
+        def quietly():
+            faulthandler.disable()  # the death is wanted
+            code()
+
+        child = multiprocessing.get_context("fork").Process(target=quietly)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # a fork of a process with threads; it runs on one
+            child.start()
+        child.join()
+        return child.exitcode
+
+    return run
+
+
+@pytest.fixture
+def reserved(device):
+    """Stores of float16 over reserved addresses, of which only some slots, whole pages of them, have memory."""
+    if device != "cpu":
+        pytest.skip("host memory is for interpreted kernels; on a GPU the virtual store's own tests do this")
+    with ExitStack() as opened:
+
+        def make(slots, mapped, layers, heads, head_dim):
+            """k_SHD, v_SHD of the last layer of several that lie side by side."""
+            slot_bytes = layers * heads * head_dim * 2
+            pool = opened.enter_context(closing(PhysicalPool(2 * sum(b - a for a, b in mapped) * slot_bytes)))
+            kv, used = [], 0
+            for _ in range(2):
+                place = opened.enter_context(closing(Reservation(round_up(slots * slot_bytes))))
+                kv.append(place.tensor(torch.float16, (slots, layers, heads, head_dim)))
+                for first, stop in mapped:
+                    place.map(first * slot_bytes, pool, used, (stop - first) * slot_bytes)
+                    used += (stop - first) * slot_bytes
+                    kv[-1][first:stop].normal_()
+            return [kv_SLHD[:, -1] for kv_SLHD in kv]
+
+        yield make
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import numpy as np
 import pytest
 import torch
@@ -203,3 +205,36 @@ def test_layers_that_are_not_allowed_are_named(layers, message):
 def test_counts_that_differ_are_named(device):
     with pytest.raises(UsageError, match=r"\(2, 2, 1\) sources, targets, lengths"):
         copy(*torch.zeros(2, 9, 1, 64, device=device), np.array([0, 1]), np.array([3, 4]), np.array([1]))
+
+
+FAR = (2**31 // (32 * 64) // 16 + 1) * 16  # slots of 32 layers; elements are past 2**31, one head of 64 each
+
+
+def test_append_past_the_32_bits_of_an_element(reserved, ending):
+    """64-bit addressing: in 32 bits these offsets would wrap round to where there is no memory."""
+    k_SHD, v_SHD = reserved(2 * FAR + 16, [(FAR, FAR + 16), (2 * FAR, 2 * FAR + 16)], 32, 1, 64)
+    slot_T = torch.tensor([FAR + 3, 2 * FAR + 15, -1])
+    k_THD, v_THD = torch.randn(2, 3, 1, 64).half()
+    assert ending(lambda: append(k_SHD, v_SHD, slot_T, k_THD, v_THD)) == 0
+    append(k_SHD, v_SHD, slot_T, k_THD, v_THD)
+    for kv_SHD, kv_THD in ((k_SHD, k_THD), (v_SHD, v_THD)):
+        assert torch.equal(kv_SHD[slot_T[:2]], kv_THD[:2])
+
+
+def test_copy_past_the_32_bits_of_an_element(reserved, ending):
+    """To slots right before the end of the memory that is there, from both ends of the addresses."""
+    k_SHD, v_SHD = reserved(2 * FAR + 16, [(0, 16), (FAR, FAR + 16), (2 * FAR, 2 * FAR + 16)], 32, 1, 64)
+    runs = runs_of((0, FAR + 11, 5), (2 * FAR + 13, FAR, 3))
+    assert ending(lambda: copy(k_SHD, v_SHD, *runs)) == 0
+    copy(k_SHD, v_SHD, *runs)
+    for kv_SHD in (k_SHD, v_SHD):
+        assert torch.equal(kv_SHD[FAR + 11 : FAR + 16], kv_SHD[:5])
+        assert torch.equal(kv_SHD[FAR : FAR + 3], kv_SHD[2 * FAR + 13 : 2 * FAR + 16])
+
+
+def test_a_write_beyond_the_memory_would_die(reserved, ending):
+    """The control: were there no guard, the tests above would show nothing."""
+    k_SHD, v_SHD = reserved(64, [(0, 16)], 32, 1, 64)
+    assert ending(lambda: copy(k_SHD, v_SHD, *runs_of((0, 12, 5)))) == -signal.SIGSEGV
+    k_THD, v_THD = torch.zeros(2, 1, 1, 64).half()
+    assert ending(lambda: append(k_SHD, v_SHD, torch.tensor([16]), k_THD, v_THD)) == -signal.SIGSEGV
