@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 import torch
 
 MULTIPROCESSORS = 132  # of an H100 or H200: what counts where there is no device
-RESIDENT = 2  # programs on a multiprocessor that together keep its memory busy
+RESIDENT = 4  # programs on a multiprocessor, of the committed configurations for 16-bit heads up to 128
 MOST = 128  # pieces
 START, JOIN = 2, 6  # what starting a program and joining pieces cost, in loop turns
 
