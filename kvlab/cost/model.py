@@ -208,7 +208,11 @@ def _reduces(gpu: Node, shape: Shape, rank: Rank, value: int) -> tuple[float, fl
 
 
 def _pages(config: dict[str, Any], strategy: Strategy) -> PagePrices | None:
-    return PagePrices(Node("vmm", config.get("vmm")), int(config["page_group_bytes"])) if strategy.virtual else None
+    if not strategy.virtual:
+        return None
+    memory = strategy.memory
+    pages = 2 if memory.sliced else 2 * len(memory.windows)
+    return PagePrices(Node("vmm", config.get("vmm")), memory.page_group_bytes // pages)
 
 
 def kv_memory(config: dict[str, Any], shape: Shape) -> int:

@@ -34,9 +34,9 @@ def run(args: argparse.Namespace) -> int:
     name = names[-1] if names else NAME
     if not re.fullmatch(r"[A-Za-z0-9_]+", name):
         raise UsageError(f"out={name}: allowed is a name of letters, digits and _ ; the folder is --out")
-    config, found = _measured(overrides)
+    config, found, share = _measured(overrides)
     folder = args.out or Path(HERE)
-    head = heading(name, config, found.errors)
+    head = heading(name, config, found.errors, share)
     for group in SIMULATED:
         _write(folder / group / f"{name}.yaml", head, getattr(found, group))
     if args.json:
@@ -48,31 +48,35 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def heading(name: str, config: dict[str, Any], errors: dict[str, float]) -> str:
-    """Comment lines: on what it was measured, and how far the fit is off."""
+def heading(name: str, config: dict[str, Any], errors: dict[str, float], share: float | None) -> str:
+    """Comment lines: on what it was measured, and how far the fit is off. share: of the CPU that others used."""
     machine, versions = provenance.machine(), provenance.versions()
     threads = config["engine"]["threads"] or "as many threads as torch takes"
-    commit = (versions["commit"] or "unknown")[:7]
+    commit, others = (versions["commit"] or "unknown")[:7], "unknown" if share is None else f"{share:.0%}"
     return f"""\
 # Measured by `kvlab bench calibrate out={name}` on {machine["cpu"]}, {machine["cores"]} cores; threads: {threads};
 # {config["model"]["name"]}, {config["dtype"]}, attention={config["attention"]["name"]}; torch {versions["torch"]}; \
-commit {commit}.
+commit {commit}; others used {others} of the CPU.
 # Off the launches it was fitted to: median {errors["decode_median"]:.1%} decoding, {errors["prefill_median"]:.1%} \
 prompts; all together {errors["total"]:+.1%}.
 """
 
 
-def _measured(overrides: list[str]) -> tuple[dict[str, Any], Calibration]:
+def _measured(overrides: list[str]) -> tuple[dict[str, Any], Calibration, float | None]:
+    """The run's configuration, what was found, and the share of the CPU that others used meanwhile."""
     with Composer() as composer:
         config = composer.compose(["max_len=1024", "engine.max_seqs=64", *overrides]).config
     if config["executor"] != "real":
         raise UsageError("executor=simulated: there is nothing to measure; allowed is executor=real")
     from kvlab.bench.calibrate import calibrate
     from kvlab.model.load import load
+    from kvlab.record.others import OthersShare
 
     model = load(config["model"], config["dtype"]).model
     memory = provenance.available_bytes() or provenance.machine()["memory_bytes"]
-    return config, calibrate(config, model, memory, lambda line: print(f"measuring {line}", file=sys.stderr))
+    others = OthersShare()
+    found = calibrate(config, model, memory, lambda line: print(f"measuring {line}", file=sys.stderr))
+    return config, found, others.share()
 
 
 def _write(path: Path, head: str, node: dict[str, Any]) -> None:
