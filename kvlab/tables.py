@@ -37,6 +37,13 @@ class Tables:
             self.data[self.row[seq], count : count + len(entries)] = entries
         self.count[seq] = count + len(entries)
 
+    def append_each(self, seqs: Seq[int], entries: Seq[int]) -> None:
+        """One entry to each of the sequences, no two of which are the same."""
+        row, count = self.row, self.count
+        self.data[[row[seq] for seq in seqs], [count[seq] for seq in seqs]] = entries
+        for seq in seqs:
+            count[seq] += 1
+
     def put(self, seq: int, index: int, entry: int) -> None:
         self.data[self.row[seq], index] = entry
 

@@ -199,6 +199,10 @@ class CachedBlocks(Paged):
         block = int(self.table[seq][length // self.block_size])
         return block in self.sharers or block in self.published
 
+    def vacate_all(self, blocks: list[int]) -> None:
+        for block in blocks:
+            self.vacate(block)
+
     def vacate(self, block: int) -> None:
         if block in self.published:
             self.idle.add(block, self.priority[block])

@@ -49,8 +49,28 @@ class Paged(Strategy):
             held += need
         return held * self.block_size
 
+    def extend_all(self, seqs: list[int], lengths: list[int], uptos: list[int]) -> list[int]:
+        """A block each for those whose last one is full, as in a step that only decodes; else one by one.
+
+        A subclass whose extend does more where a block is left over overrides this too.
+        """
+        table, size, count = self.table, self.block_size, len(seqs)
+        held = [table.count[seq] for seq in seqs]
+        one_each = all(
+            n * size == length < upto <= length + size for n, length, upto in zip(held, lengths, uptos, strict=True)
+        )
+        if not one_each or not 0 < count < len(self.free) or max(uptos) > self.memory.max_len:
+            return super().extend_all(seqs, lengths, uptos)
+        table.append_each(seqs, self.free[: -count - 1 : -1])
+        del self.free[-count:]
+        return [(n + 1) * size for n in held]
+
     def release(self, seq: int) -> None:
-        self.disown(self.table.close(seq)[::-1])
+        blocks = self.table.close(seq)[::-1]
+        if self.sharers or self.copied:
+            self.disown(blocks)
+        else:
+            self.vacate_all(blocks)
 
     def usage(self) -> Usage:
         block_bytes, free = self.block_size * self.memory.token_bytes, len(self.free)
@@ -111,3 +131,7 @@ class Paged(Strategy):
     def vacate(self, block: int) -> None:
         """Nobody owns the block."""
         self.free.append(block)
+
+    def vacate_all(self, blocks: list[int]) -> None:
+        """The same for several, in order."""
+        self.free += blocks
