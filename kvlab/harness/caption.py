@@ -21,8 +21,8 @@ def caption(runs: list[Run]) -> str:
         "pool": _seen(_pool(run) for run in runs),
         "page group": _seen(_page_group(run) for run in runs),
         "kernel": _seen(run.values.get("kernel") for run in runs),
-        "executor": _seen(run.values.get("executor") for run in runs),
-        "machine": _seen(_machine(run) for run in runs),
+        "executor": _seen(_executor(run) for run in runs),
+        "machine": _seen(_machine(run) for run in runs if not run.values.get("simulated")),
         "commit": _seen(_commit(run) for run in runs),
         "seeds": _seen(run.seed for run in runs),
         "command": _command(runs),
@@ -66,6 +66,14 @@ def _workload(run: Run) -> str:
     text = source if source.startswith(name) else f"{name} ({source})"
     made_up = run.values.get("workload.synthetic") and "synthetic" not in text
     return text + (", synthetic" if made_up else "")
+
+
+def _executor(run: Run) -> str:
+    """A simulated figure is always called so, with whose figures it was made from."""
+    if not run.values.get("simulated"):
+        return str(run.values.get("executor") or "")
+    parts = [run.values.get("gpu"), run.config.get("vmm"), run.config.get("cost")]
+    return f"SIMULATED ({', '.join(str(part) for part in parts if part)})"
 
 
 def _machine(run: Run) -> str:

@@ -26,14 +26,15 @@ def draw(rows: list[Row], directory: Path) -> tuple[list[Path], list[str]]:
         return [], ["No figure: no run finished."]
     directory.mkdir(parents=True, exist_ok=True)
     colours, paths = row_colours(rows), []
+    simulated = any(run.values.get("simulated") for row in rows for run in row.runs)
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # a name in another script is drawn as boxes
-        paths.append(_save(waste_bars(rows), directory / "waste.png"))
-        paths.append(_save(throughput(rows, colours), directory / "throughput.png"))
+        paths.append(_save(waste_bars(rows), directory / "waste.png", simulated))
+        paths.append(_save(throughput(rows, colours), directory / "throughput.png", simulated))
         shown, notes = first_setting(rows)
         if shown:
-            paths.append(_save(utilization(shown, colours), directory / "utilization.png"))
-            paths.append(_save(memory_maps(shown), directory / "memory_maps.png"))
+            paths.append(_save(utilization(shown, colours), directory / "utilization.png", simulated))
+            paths.append(_save(memory_maps(shown), directory / "memory_maps.png", simulated))
     return paths, notes
 
 
@@ -139,6 +140,8 @@ def _median(row: Row, metric: str) -> float:
     return spread.median if spread else 0.0
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def _save(figure: Figure, path: Path, simulated: bool) -> Path:
+    if simulated:
+        figure.text(0.004, 0.004, "SIMULATED", size=9, color="#B00000", weight="bold")
     figure.savefig(path, metadata={"Software": None})
     return path

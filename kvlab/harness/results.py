@@ -17,7 +17,7 @@ from typing import Any
 from kvlab.errors import UsageError
 from kvlab.harness.rundir import CONFIG, ERROR, EXITS, RESULT, STEPS
 
-NAMED = ("strategy", "model", "workload")  # configuration groups that are known by their name
+NAMED = ("strategy", "model", "workload", "gpu", "vmm", "cost")  # configuration groups that are known by their name
 
 
 @dataclass(frozen=True)

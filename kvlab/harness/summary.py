@@ -34,7 +34,8 @@ BATCH = "mean_batch_size"
 def summary(result: Mapping[str, Any]) -> str:
     """A line for each number that the result has."""
     values = dict(flatten(result))
-    lines = [(words, f"{values[key]:.1%}") for key, words in SHARES if values.get(key) is not None]
+    lines = [("SIMULATED", f"no GPU was there; figures of {values.get('gpu')}")] if values.get("simulated") else []
+    lines += [(words, f"{values[key]:.1%}") for key, words in SHARES if values.get(key) is not None]
     lines += [(words, text) for key, words, form in COUNTS if (text := _count(values, key, form))]
     if values.get("timing_valid") is False:
         lines.append(("timing", _doubt(values)))
