@@ -79,7 +79,7 @@ def _rounded(value: float) -> float:
 
 
 def _gpu(config: dict[str, Any], model: Llama, memory_bytes: int) -> dict[str, Any]:
-    rank, times = Rank.of(model.shape, 1), [machine.products(model, rows) for rows in ROWS]
+    rank, times = Rank.of(model.shape, 1), machine.products(model, ROWS)
     bits = 8 * VALUE_BYTES[config["dtype"]]
     peak = max(2 * rank.body_weights * rows / body for rows, (body, _) in zip(ROWS, times, strict=True))
     return {

@@ -6,7 +6,7 @@ time of that thread, which is the wall's on a machine that has nothing else to d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from statistics import median
 from time import perf_counter, thread_time
@@ -52,8 +52,20 @@ def read_bytes_per_s() -> float:
 
 
 @torch.inference_mode()
-def products(model: Llama, rows: int) -> tuple[float, float]:
-    """Seconds of all layers' matrices for so many rows, one layer after another, and of the matrix of logits."""
+def products(model: Llama, rows: Sequence[int]) -> list[tuple[float, float]]:
+    """For each number of rows, seconds of all layers' matrices one after another, and of the matrix of logits.
+
+    They take turns, so that what slows the machine down for a while slows all of them down.
+    """
+    works = [work for count in rows for work in _products(model, count)]
+    for work in works:
+        work()
+    rounds = [[_once(work) for work in works] for _ in range(REPEATS)]
+    times = [median(times) for times in zip(*rounds, strict=True)]
+    return list(zip(times[::2], times[1::2], strict=True))
+
+
+def _products(model: Llama, rows: int) -> tuple[Callable[[], object], Callable[[], object]]:
     shape, dtype = model.shape, model.embed_VC.dtype
     x_TC = torch.ones(rows, shape.hidden, dtype=dtype)
     q_TX = torch.ones(rows, shape.q_heads * shape.head_dim, dtype=dtype)
@@ -66,8 +78,7 @@ def products(model: Llama, rows: int) -> tuple[float, float]:
             layer.gate_up(x_TC)
             layer.down(x_TF)
 
-    repeats = REPEATS if rows <= 256 else 2
-    return time_of(body, repeats), time_of(lambda: model.head(x_TC), repeats)
+    return body, lambda: model.head(x_TC)
 
 
 class Attended(NamedTuple):
