@@ -205,12 +205,12 @@ class Scene:
             self.trial.release(sequence, "released")
         return [sequence.ids[: sequence.known] for sequence in gone]
 
-    def fill(self, first: int) -> list[int]:
-        """Admit strangers, as long as one is taken, and compute them; their numbers, from `first` on."""
+    def fill(self, first: int, spare: int = 0) -> list[int]:
+        """Admit strangers until room for `spare` tokens is left, and compute them; their numbers, from `first` on."""
         came = []
-        while largest := self.strategy.usage().largest:
+        while (largest := self.strategy.usage().largest) > spare:
             self.strangers += 1
-            assert self.admit(first + len(came), [1000 + self.strangers] * largest)
+            assert self.admit(first + len(came), [1000 + self.strangers] * (largest - spare))
             came.append(first + len(came))
         self.compute(*came)
         return came

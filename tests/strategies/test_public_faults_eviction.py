@@ -159,12 +159,11 @@ def test_a_hit_ends_where_the_chain_is_broken(caching):
         scene.release(seq)
     hits = [scene.lookup([*text, 0])]
     for seq in range(3, 11):
-        scene.start(seq, [40 + seq] * 5)
+        scene.start(seq, [40 + seq] * 8)
         hits.append(scene.lookup([*text, 0]))
-        honesty.cache_is_true(scene.trial, [(text, 0)])
-    assert hits == sorted(hits, reverse=True)
-    assert hits[0] == 24
-    assert hits[-1] <= (0 if scene.unit > 1 else 24)
+    first_in_front = caching.name.endswith("fifo")
+    at_once = getattr(scene.strategy, "whole_leaves", False)
+    assert hits == [24] * 6 + ([0, 0, 0] if first_in_front or at_once else [16, 8, 0])
     scene.end()
 
 
