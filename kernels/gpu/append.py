@@ -25,7 +25,7 @@ class _Shape(NamedTuple):
 
     heads: int
     size: int
-    width: int  # heads * size, rounded up to a power of two
+    width: int  # heads * size or more, a power of two
     warps: int
 
 
@@ -87,5 +87,6 @@ def _shape(layouts: tuple[tuple[torch.dtype, torch.device, torch.Size, tuple[int
     heads, head_dim = shapes[0]
     if all(stride[1] == head_dim for stride in strides):  # one contiguous piece
         heads, head_dim = 1, heads * head_dim
-    width = triton.next_power_of_2(heads * head_dim)
-    return _Shape(heads, head_dim, width, max(1, min(MOST_WARPS, width * dtypes[0].itemsize // WARP_BYTES)))
+    warp = WARP_BYTES // dtypes[0].itemsize
+    width = max(warp, triton.next_power_of_2(heads * head_dim))  # threads are idle rather than their stores narrower
+    return _Shape(heads, head_dim, width, min(MOST_WARPS, width // warp))

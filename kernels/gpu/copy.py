@@ -9,24 +9,21 @@ S slots, H key/value heads, D head size, N runs, P pieces, X tensors (keys and v
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
-from numpy.typing import NDArray
 from torch import Tensor
 
 from kvlab.errors import UsageError
+from kvlab.kernels.gpu.runs import Ints, checked, pieces, waves
 
 UNIT_BYTES = 16  # the widest load and store of a thread; everything is counted in these
 WORDS = 4  # of int32, whatever the type of the elements, in a unit
 TILE_UNITS = 1024  # of one program: 16 KiB
 WARPS = 4
-
-Ints = NDArray[np.int64]
 
 
 class Layers(NamedTuple):
@@ -66,13 +63,8 @@ def copy_layers(layers: Layers, source_N: Ints, target_N: Ints, tokens_N: Ints) 
     Runs that touch what another writes go into launches of their own, in order. UsageError: a run that leaves
     the slots or overlaps itself.
     """
-    if not len(source_N) == len(target_N) == len(tokens_N):
-        counts = len(source_N), len(target_N), len(tokens_N)
-        raise UsageError(f"{counts} sources, targets, lengths: allowed is one of each")
-    run_3N = np.stack([source_N, target_N, tokens_N]).astype(np.int64)
-    _check(run_3N, len(layers.tensors[0]))
-    for wave_3N in _waves(run_3N):
-        _launch(layers, wave_3N)
+    for run_3N in waves(checked(source_N, target_N, tokens_N, len(layers.tensors[0]))):
+        _launch(layers, run_3N)
 
 
 def _launch(layers: Layers, run_3N: Ints) -> None:
@@ -84,7 +76,7 @@ def _launch(layers: Layers, run_3N: Ints) -> None:
     units = head_dim * first.itemsize // UNIT_BYTES  # of a head
     width = triton.next_power_of_2(heads * units)
     tokens = max(1, TILE_UNITS // width)
-    piece_3P = _pieces(run_3N, tokens)
+    piece_3P = pieces(run_3N, tokens)
     here = torch.empty(piece_3P.shape, dtype=torch.int64, pin_memory=first.is_cuda)
     here.numpy()[:] = piece_3P
     stride_s, stride_h = (stride * first.itemsize // UNIT_BYTES for stride in first.stride()[:2])
@@ -96,12 +88,12 @@ def _launch(layers: Layers, run_3N: Ints) -> None:
 
 @triton.jit
 def _copy(
-    address_X, piece_3P, pieces, stride_s, stride_h,
+    address_X, piece_3P, count, stride_s, stride_h,
     HEADS: tl.constexpr, SIZE: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
     """A piece in one tensor, as words of int32; strides count units, which the compiler then knows to be aligned."""
     p_piece = piece_3P + tl.program_id(0)
-    source, target, tokens = tl.load(p_piece), tl.load(p_piece + pieces), tl.load(p_piece + 2 * pieces)
+    source, target, tokens = tl.load(p_piece), tl.load(p_piece + count), tl.load(p_piece + 2 * count)
     place = tl.load(address_X + tl.program_id(1)).to(tl.pointer_type(tl.int32))
     place = tl.multiple_of(place, 16)  # bytes
     o_T, o_W = tl.arange(0, TOKENS), tl.arange(0, WIDTH)
@@ -110,44 +102,3 @@ def _copy(
     m_TW = (o_T < tokens)[:, None] & (i_W < HEADS)[None, :]
     b_TW = tl.load(place + source * (stride_s * UNIT) + o_TW, mask=m_TW)
     tl.store(place + target * (stride_s * UNIT) + o_TW, b_TW, mask=m_TW)
-
-
-def _check(run_3N: Ints, slots: int) -> None:
-    source_N, target_N, tokens_N = run_3N
-    lower_N, upper_N = np.minimum(source_N, target_N), np.maximum(source_N, target_N)
-    wrong_N = (tokens_N < 1) | (lower_N < 0) | (upper_N > slots - tokens_N) | (upper_N - lower_N < tokens_N)
-    for source, target, tokens in run_3N[:, wrong_N].T.tolist():
-        run = f"{tokens} tokens from slot {source} to {target}"
-        raise UsageError(f"{run}: allowed is 1 or more, within {slots} slots, not over themselves")
-
-
-def _waves(run_3N: Ints) -> Iterator[Ints]:
-    """The runs in order, in groups within which no run touches what another writes."""
-    count = run_3N.shape[1]
-    if not count:
-        return
-    if count == 1 or _independent(run_3N):
-        yield run_3N
-        return
-    for half_3N in (run_3N[:, : count // 2], run_3N[:, count // 2 :]):
-        yield from _waves(half_3N)
-
-
-def _independent(run_3N: Ints) -> bool:
-    source_N, target_N, tokens_N = run_3N[:, np.argsort(run_3N[1])]
-    stop_N = target_N + tokens_N
-    if (stop_N[:-1] > target_N[1:]).any():
-        return False
-    index_N = np.searchsorted(stop_N, source_N, side="right")  # the first target that ends behind the source's start
-    start_N = np.append(target_N, np.iinfo(np.int64).max)[index_N]
-    return bool((source_N + tokens_N <= start_N).all())
-
-
-def _pieces(run_3N: Ints, tokens: int) -> Ints:
-    """The runs cut into pieces of at most `tokens` tokens."""
-    source_N, target_N, tokens_N = run_3N
-    pieces_N = -(-tokens_N // tokens)
-    index_P = np.repeat(np.arange(len(pieces_N)), pieces_N)
-    done_P = (np.arange(len(index_P)) - np.repeat(np.cumsum(pieces_N) - pieces_N, pieces_N)) * tokens
-    left_P = tokens_N[index_P] - done_P
-    return np.stack([source_N[index_P] + done_P, target_N[index_P] + done_P, np.minimum(left_P, tokens)])

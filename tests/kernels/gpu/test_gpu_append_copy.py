@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from kvlab.errors import UsageError
 from kvlab.kernels.gpu.append import append
 from kvlab.kernels.gpu.copy import copy, copy_layers, layers_of
+from kvlab.kernels.gpu.runs import waves
 
 SLOTS = 40
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -86,6 +88,16 @@ def test_append_takes_slices_of_a_projection(make_layers):
     assert torch.equal(v_SHD[2:7], v_THD)
 
 
+def test_append_takes_heads_that_hold_query_key_and_value(make_layers):
+    """The other way to pack a projection: heads of keys and of values lie apart, unequally here."""
+    ((k_SHD, v_SHD),) = make_layers(3, 16, layers=1)
+    packed = torch.randn(5, 3, 3 * 16, device=k_SHD.device)
+    k_THD, v_THD = packed[..., 16:32].contiguous(), packed[..., 32:]
+    append(k_SHD, v_SHD, torch.arange(5, device=k_SHD.device), k_THD, v_THD)
+    assert torch.equal(k_SHD[:5], k_THD)
+    assert torch.equal(v_SHD[:5], v_THD)
+
+
 def test_padding_tokens_are_written_nowhere(make_layers):
     """A captured graph has more tokens than the launch; theirs have slot -1, which Python would take for the last."""
     ((k_SHD, v_SHD),) = make_layers(2, 64, layers=1)
@@ -158,15 +170,45 @@ def test_runs_that_meet_are_copied_one_after_another(make_layers, runs):
     assert_same(layers, expected)
 
 
-def test_random_runs(make_layers):
-    layers, rng = make_layers(1, 64, layers=1), np.random.default_rng(0)
-    expected = fill(layers)
-    for count in (2, 5, 9):
-        ends = rng.integers(0, SLOTS - 6, (count, 2))
-        runs = [(a, b, int(rng.integers(1, min(6, abs(a - b)) + 1))) for a, b in ends.tolist() if a != b]
-        copy_layers(layers_of(layers), *runs_of(*runs))
-        one_by_one(expected, runs)
-        assert_same(layers, expected)
+def touching(run, other):
+    """Whether one of two runs touches what the other writes."""
+
+    def meet(first, second, tokens, others):
+        return first < second + others and second < first + tokens
+
+    (source, target, tokens), (other_source, other_target, others) = run, other
+    return (
+        meet(target, other_target, tokens, others)
+        or meet(source, other_target, tokens, others)
+        or meet(target, other_source, tokens, others)
+    )
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_runs_that_meet_are_never_in_one_launch(seed):
+    """An interpreter does not show it: it runs a launch's programs one after another."""
+    rng = np.random.default_rng(seed)
+    ends = rng.integers(0, [20, 60, 300, 3000][seed % 4], (12, 2)).tolist()
+    runs = [(a, b, int(rng.integers(1, min(6, abs(a - b)) + 1))) for a, b in ends if a != b]
+    together = [[tuple(run) for run in wave_3N.T.tolist()] for wave_3N in waves(runs_of(*runs))]
+    assert [run for wave in together for run in wave] == runs
+    pairs = [pair for wave in together for pair in itertools.combinations(wave, 2)]
+    assert not [pair for pair in pairs if touching(*pair)]
+
+
+@pytest.mark.parametrize(
+    ("runs", "count"),
+    [
+        ([(0, 10, 4), (4, 14, 4), (0, 18, 4), (8, 30, 2), (22, 25, 3)], 1),  # neighbours, and one source twice
+        ([(0, 10, 4), (13, 20, 4)], 2),
+        ([(13, 20, 4), (0, 10, 4)], 2),
+        ([(0, 10, 4), (20, 13, 4)], 2),
+        ([], 0),
+    ],
+    ids=["apart", "read-after", "read-before", "both-written", "none"],
+)
+def test_as_few_launches_as_there_can_be(runs, count):
+    assert len(list(waves(runs_of(*runs)))) == count
 
 
 @pytest.mark.parametrize(
@@ -224,12 +266,12 @@ def test_append_past_the_32_bits_of_an_element(reserved, ending):
 def test_copy_past_the_32_bits_of_an_element(reserved, ending):
     """To slots right before the end of the memory that is there, from both ends of the addresses."""
     k_SHD, v_SHD = reserved(2 * FAR + 16, [(0, 16), (FAR, FAR + 16), (2 * FAR, 2 * FAR + 16)], 32, 1, 64)
-    runs = runs_of((0, FAR + 11, 5), (2 * FAR + 13, FAR, 3))
+    runs = runs_of((0, 2 * FAR + 11, 5), (2 * FAR, FAR + 13, 3))
     assert ending(lambda: copy(k_SHD, v_SHD, *runs)) == 0
     copy(k_SHD, v_SHD, *runs)
     for kv_SHD in (k_SHD, v_SHD):
-        assert torch.equal(kv_SHD[FAR + 11 : FAR + 16], kv_SHD[:5])
-        assert torch.equal(kv_SHD[FAR : FAR + 3], kv_SHD[2 * FAR + 13 : 2 * FAR + 16])
+        assert torch.equal(kv_SHD[2 * FAR + 11 : 2 * FAR + 16], kv_SHD[:5])
+        assert torch.equal(kv_SHD[FAR + 13 : FAR + 16], kv_SHD[2 * FAR : 2 * FAR + 3])
 
 
 def test_a_write_beyond_the_memory_would_die(reserved, ending):
