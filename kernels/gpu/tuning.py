@@ -69,24 +69,27 @@ def choose(key: Key, measured: Path | None = None, device: str | None = None) ->
         raise UsageError(f"no kernel {key.kind!r} to configure; allowed is {', '.join(KINDS)}")
     if (found := _measured(measured or measured_path()).get(device or _device(), {}).get(key)) is not None:
         return Choice(found, "measured")
-    committed = _read(json.loads(DEFAULTS.read_text()))
+    committed = _committed()
     nearest = min((other for other in committed if other.kind == key.kind), key=lambda other: _distance(key, other))
     return Choice(committed[nearest], "committed" if nearest == key else f"committed for {nearest}")
 
 
 def candidates(key: Key) -> list[Config]:
-    """At most eight to try: the committed one first, then one step from it in each direction that can matter."""
+    """At most eight to try: the committed one, and steps from it of which each moves other bytes at once."""
     first = choose(key, measured=Path("none")).config
+    wider = first._replace(warps=first.warps * 2)
+    if key.kind == "prefill":
+        wider = wider._replace(queries=first.queries * 2)
     steps = [
+        wider,
+        wider._replace(tile=first.tile * 2),
         first._replace(tile=first.tile * 2),
         first._replace(tile=first.tile // 2),
-        first._replace(warps=first.warps * 2),
         first._replace(warps=first.warps // 2),
         first._replace(stages=first.stages + 1),
         first._replace(stages=first.stages - 1),
-        first._replace(tile=first.tile * 2, warps=first.warps * 2),
     ]
-    return [first, *(config for config in steps if config.tile >= 16 and config.warps >= 1 and config.stages >= 1)]
+    return [first, *(config for config in steps if config.tile >= 16)]
 
 
 def tune(
@@ -134,6 +137,11 @@ def measured_path() -> Path:
     return cache_dir() / "gpu_configs.json"
 
 
+@cache
+def _committed() -> dict[Key, Config]:
+    return _read(json.loads(DEFAULTS.read_text()))
+
+
 def _note(path: Path, device: str, key: Key, config: Config) -> None:
     tables = _measured(path)
     tables.setdefault(device, {})[key] = config
@@ -166,11 +174,11 @@ def _read(entries: list[dict[str, Any]]) -> dict[Key, Config]:
 
 
 def _distance(key: Key, other: Key) -> float:
-    """Bytes of a loop turn weigh most: they decide what fits. Float16 is as near to bfloat16 as can be."""
-    widths = abs(log2(_padded(key) * key.dtype.itemsize) - log2(_padded(other) * other.dtype.itemsize))
+    """What decides what fits weighs most: an element's bytes, then a head's. Float16 is as near to bfloat16 as can be."""
     sizes = abs(log2(key.dtype.itemsize) - log2(other.dtype.itemsize))
+    heads = abs(log2(_padded(key)) - log2(_padded(other)))
     blocks = abs(log2(key.block_size or ROW) - log2(other.block_size or ROW))
-    return 100 * widths + 50 * sizes + blocks + abs(log2(key.groups) - log2(other.groups)) + (key != other) / 8
+    return 1000 * sizes + 100 * heads + blocks + abs(log2(key.groups) - log2(other.groups)) + (key != other) / 8
 
 
 def _padded(key: Key) -> int:

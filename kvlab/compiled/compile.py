@@ -59,7 +59,7 @@ def _work(cache: str, triton: str | None, jobs: list[Job]) -> list[dict[str, Any
     done = subprocess.run(
         [sys.executable, "-m", "kvlab.compiled.worker"],
         input=json.dumps([[asdict(variant), arch] for variant, arch in jobs]),
-        env=_environment(cache, triton),
+        env=environment(cache, triton),
         capture_output=True,
         text=True,
     )
@@ -68,8 +68,8 @@ def _work(cache: str, triton: str | None, jobs: list[Job]) -> list[dict[str, Any
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def _environment(cache: str, triton: str | None) -> dict[str, str]:
-    """This process's, so that it compiles, whatever this process does, and finds nothing compiled before."""
+def environment(cache: str, triton: str | None = None) -> dict[str, str]:
+    """For a process that compiles, whatever this one does, and that finds nothing compiled before in `cache`."""
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     paths = [path for path in (triton, kept.get("PYTHONPATH")) if path]
     return {**kept, "TRITON_CACHE_DIR": cache, **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})}

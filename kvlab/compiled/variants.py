@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kvlab.errors import UsageError
 
@@ -39,20 +41,17 @@ class Listed(NamedTuple):
 def read(path: Path) -> list[Listed]:
     """UsageError: the list cannot be read, names a variant twice, or is longer than a list may be."""
     try:
-        listed = [_listed(entry) for entry in json.loads(path.read_text())]
+        listed = [_listed(**entry) for entry in json.loads(path.read_text())]
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(f"{path}: not a list of variants ({error})") from error
-    twice = [str(item.variant) for item in listed if [other.variant for other in listed].count(item.variant) > 1]
-    if twice:
+    if twice := [variant for variant, count in Counter(item.variant for item in listed).items() if count > 1]:
         raise UsageError(f"{path}: listed twice: {twice[0]}")
     if (count := sum(len(item.archs) for item in listed)) > MOST:
         raise UsageError(f"{path}: {count} variants x architectures; allowed is {MOST} or fewer")
     return listed
 
 
-def _listed(entry: dict[str, object]) -> Listed:
-    fields = dict(entry)
-    archs = fields.pop("archs", ARCHS)
-    spills = str(fields.pop("spills", ""))
-    assert isinstance(archs, (list, tuple))
-    return Listed(Variant(**fields), tuple(archs), spills)  # type: ignore[arg-type]
+def _listed(archs: Iterable[int] = ARCHS, spills: str = "", **fields: Any) -> Listed:
+    if wrong := set(archs) - set(ARCHS):
+        raise ValueError(f"sm_{wrong.pop()}: allowed is {', '.join(f'sm_{arch}' for arch in ARCHS)}")
+    return Listed(Variant(**fields), tuple(archs), spills)
