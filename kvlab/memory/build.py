@@ -13,9 +13,18 @@ from kvlab.strategy import Strategy
 
 
 def build_store(
-    strategy: Strategy, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: str = "cpu"
+    strategy: Strategy,
+    layers: int,
+    kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    vmm: Vmm | None = None,
 ) -> Store:
-    """A store of the strategy's slots. UsageError: page groups that the system cannot map, or too little memory."""
+    """A store of the strategy's slots. UsageError: page groups that the system cannot map, or too little memory.
+
+    vmm: what maps memory on demand, where it is not the device's own.
+    """
     memory, slots = strategy.memory, strategy.pools[0].slots
     token_bytes = 2 * layers * kv_heads * head_dim * dtype.itemsize
     assert token_bytes == memory.token_bytes, f"a token has {token_bytes} bytes, not {memory.token_bytes}"
@@ -23,8 +32,9 @@ def build_store(
         return DenseStore(layers, slots, kv_heads, head_dim, dtype, device)
     page_bytes = memory.page_group_bytes // (2 if memory.sliced else 2 * layers)
     page_groups = memory.bytes // memory.page_group_bytes
-    vmm = open_vmm(device)
-    return VirtualStore(layers, slots, kv_heads, head_dim, dtype, page_bytes, page_groups, memory.sliced, vmm)
+    return VirtualStore(
+        layers, slots, kv_heads, head_dim, dtype, page_bytes, page_groups, memory.sliced, vmm or open_vmm(device)
+    )
 
 
 def open_vmm(device: str, ahead: bool = False) -> Vmm:

@@ -36,7 +36,7 @@ class DenseStore(Store):
         return self._nbytes
 
     def close(self) -> None:
-        self._layers, self._nbytes = [], 0
+        self._layers, self._copies, self._nbytes = [], None, 0
         self._opened.close()
 
     def _on_host(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

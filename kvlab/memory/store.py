@@ -7,6 +7,8 @@ that stay the same for the store's whole life; only what backs them changes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from itertools import groupby
 
 from torch import Tensor
 
@@ -14,10 +16,15 @@ from kvlab.kernels.copy import copy
 from kvlab.moves import Copy, Move
 
 
+Layers = list[tuple[Tensor, Tensor]]  # k_SHD, v_SHD of each
+Copies = Callable[[list[Copy]], None]
+
+
 class Store(ABC):
     """The keys and values of one pool."""
 
-    _layers: list[tuple[Tensor, Tensor]]
+    _layers: Layers
+    _copies: Copies | None = None  # None: layer by layer
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """k_SHD, v_SHD of that layer: the same tensors for the store's whole life, dead after close."""
@@ -25,9 +32,17 @@ class Store(ABC):
 
     def apply(self, moves: list[Move]) -> None:
         """Carry out the moves in order. VmmError: that move did nothing, those before it are done."""
-        for move in moves:
-            assert move.pool == 0, f"{move}: the store has one pool"
-            self._apply(move)
+        for together, group in groupby(moves, self._together):
+            if together:
+                self._copy_all([move for move in group if isinstance(move, Copy)])
+            else:
+                for move in group:
+                    assert move.pool == 0, f"{move}: the store has one pool"
+                    self._apply(move)
+
+    def copy_all_with(self, make: Callable[[Layers], Copies]) -> None:
+        """From here on copies that follow one another go together, through what `make` makes of all layers."""
+        self._copies = make(self._layers)
 
     def apply_beside(self, moves: list[Move]) -> None:
         """Begin to carry out, while the caller goes on, moves that no launch since the last `apply` can notice.
@@ -53,6 +68,13 @@ class Store(ABC):
 
     @abstractmethod
     def _apply(self, move: Move) -> None: ...
+
+    def _copy_all(self, moves: list[Copy]) -> None:
+        assert self._copies is not None
+        self._copies(moves)
+
+    def _together(self, move: Move) -> bool:
+        return self._copies is not None and isinstance(move, Copy)
 
     def _copy(self, move: Copy) -> None:
         for k_SHD, v_SHD in self._layers:

@@ -55,7 +55,7 @@ class VirtualStore(Store):
             ]
             self._background = opened.enter_context(ThreadPoolExecutor(1, "kvlab-mapping"))
             tensors_SLHD = [place.tensor(dtype, (slots, together, kv_heads, head_dim)) for place in self._reservations]
-            opened.callback(self._let_readers_end)
+            opened.callback(vmm.settle)
             self._opened = opened.pop_all()
         self._begun: Future[None] | None = None
         self.ledger = Ledger(nbytes // page_bytes, page_groups)
@@ -87,17 +87,13 @@ class VirtualStore(Store):
 
     def close(self) -> None:
         self._background.shutdown()  # whatever it was doing: all of it goes now
-        self._layers, self._reservations = [], []
+        self._layers, self._copies, self._reservations = [], None, []
         self.ledger.close()
         self._opened.close()
 
     def _apply_in_thread(self, moves: list[Move]) -> None:
         self._vmm.enter_thread()
         super().apply(moves)
-
-    def _let_readers_end(self) -> None:
-        self._vmm.mark()
-        self._vmm.wait()
 
     def _apply(self, move: Move) -> None:
         match move:
@@ -109,11 +105,20 @@ class VirtualStore(Store):
                 self.ledger.check_drop(physical)
                 self._drop_pages(physical, len(self._reservations))
                 self.ledger.drop(physical)
-            case Copy(source, target, tokens):
-                for first in (source, target):
-                    self.ledger.check_mapped(self._group(first), self._group(first + tokens, end=True))
+            case Copy():
+                self._check_copy(move)
                 self._copy(move)
                 self._vmm.mark()  # the device may be at it still
+
+    def _copy_all(self, moves: list[Copy]) -> None:
+        for move in moves:
+            self._check_copy(move)
+        super()._copy_all(moves)
+        self._vmm.mark()
+
+    def _check_copy(self, move: Copy) -> None:
+        for first in (move.source, move.target):
+            self.ledger.check_mapped(self._group(first), self._group(first + move.tokens, end=True))
 
     def _map(self, virtual: int, physical: int) -> None:
         self.ledger.check_map(virtual, physical)

@@ -63,6 +63,9 @@ class Vmm(Protocol):
     def wait(self) -> None:
         """Until that has been done: whoever unmaps must wait."""
 
+    def settle(self) -> None:
+        """Until everything has been done: before all of it is unmapped."""
+
     def close(self) -> None:
         """After the pools and reservations. VmmError: something is left of them."""
 
@@ -89,6 +92,9 @@ class HostVmm:
         pass
 
     def wait(self) -> None:
+        pass
+
+    def settle(self) -> None:
         pass
 
     def close(self) -> None:

@@ -81,7 +81,7 @@ class Emulator:
     def live(self) -> dict[str, int]:
         mappings = len(set(self._granules.values()))
         counts = {"handles": len(self._handles), "mappings": mappings, "reservations": len(self._spaces)}
-        return {**counts, "events": len(self._events)}
+        return {**counts, "events": len(self._events), "contexts": int(self._open)}
 
     # --- the driver
 
@@ -204,7 +204,7 @@ class Emulator:
             raise refusal(call, error)
         if self.dead:
             raise refusal(call, ILLEGAL_ADDRESS)
-        if context and not getattr(self._current, "here", False):
+        if context and not (self._open and getattr(self._current, "here", False)):
             raise refusal(call, INVALID_CONTEXT)
         if not valid:
             raise refusal(call, INVALID_VALUE)

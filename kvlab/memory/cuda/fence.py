@@ -30,6 +30,11 @@ class Fence:
             self._driver.synchronize(self._event)
             self._waits = False
 
+    def settle(self) -> None:
+        """Wait for all that the calling thread has asked for until now."""
+        self.mark()
+        self.wait()
+
     def close(self) -> None:
         if self._event is not None:
             self._driver.destroy_event(self._event)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from functools import partial
 
 import torch
@@ -61,26 +62,40 @@ class CudaVmm:
     def wait(self) -> None:
         self._fence.wait()
 
+    def settle(self) -> None:
+        self.insist([self._fence.settle])
+
     def close(self) -> None:
         """A reservation over which a tensor lives goes with that tensor."""
         if not self._open:
             return
         self._open = False
-        try:
-            self.insist([self._fence.close, self.driver.close])
-        finally:
-            left = [f"{self.live[name]} {name}" for name in ("handles", "mappings") if self.live[name]]
-            if left:
-                raise VmmError("close", f"{', '.join(left)} left, after {self._refused}")
+        with ExitStack() as last:  # all three, the last one first
+            last.callback(self._check_left)
+            last.callback(self.insist, [self.let_go])
+            last.callback(self.insist, [self._fence.close])
+
+    def let_go(self) -> None:
+        """Of the device, once the store is closed and the last tensor over its memory gone."""
+        if not self._open and not self.live["reservations"]:
+            self.driver.close()
+
+    def _check_left(self) -> None:
+        left = [f"{self.live[name]} {name}" for name in ("handles", "mappings") if self.live[name]]
+        if left:
+            raise VmmError("close", f"{', '.join(left)} left, after {self._refused}")
 
     def insist(self, calls: list[Callable[[], None]]) -> None:
-        """Make all calls twice, so that one refusal leaves nothing. VmmError, at the end: the first refusal."""
+        """Make all calls, a refused one twice: one refusal leaves nothing. VmmError, at the end: the first of them."""
         first: VmmError | None = None
-        for call in calls * 2:
-            try:
-                call()
-            except VmmError as error:
-                first = first or error
+        for _ in range(2):
+            trying, calls = calls, []
+            for call in trying:
+                try:
+                    call()
+                except VmmError as error:
+                    first = first or error
+                    calls.append(call)
         self._refused = self._refused or first
         if first is not None:
             raise first
@@ -196,8 +211,10 @@ class CudaReservation:
     def _tensor_gone(self) -> None:
         self._tensors -= 1
         if self._closed:
-            self._vmm.driver.set_current()  # any thread may be the last
-            self._vmm.insist([self._free_unused])
+            with suppress(VmmError):  # nobody is left to be told; it stays in `live`
+                self._vmm.driver.set_current()  # any thread may be the last
+                self._vmm.insist([self._free_unused])
+                self._vmm.insist([self._vmm.let_go])
 
     def _free_unused(self) -> None:
         """Give the addresses back once nobody can see them, and nothing is stuck there."""

@@ -97,6 +97,19 @@ def test_what_goes_beside_a_launch_waits_for_those_before_and_not_for_it(store, 
     close(store, device)
 
 
+def test_a_wait_that_failed_is_still_to_be_done(store, device, launch):
+    launch(1)
+    store.apply([])
+    device.fail("cuEventSynchronize", 1)
+    for fails in (True, False):
+        store.apply_beside([Unmap(1)])
+        if fails:
+            with pytest.raises(VmmError, match="cuEventSynchronize"):
+                store.join()
+    store.join()
+    close(store, device)
+
+
 def test_the_caller_goes_on_while_the_thread_waits(store, device, launch):
     running, went_on = launch(1, held=True), threading.Event()
     store.apply([])
@@ -124,7 +137,8 @@ def test_a_store_that_does_not_wait_is_caught(store, device, launch, monkeypatch
 def test_beside_a_launch_that_reads_it_nothing_may_go_and_it_is_caught(store, device, launch):
     """A strategy that gives away what a launch in flight reads breaks its contract; no store can wait for that."""
     store.apply([])
-    store.apply_beside([Unmap(1)] if launch(1, held=True) else [])
+    launch(1, held=True)
+    store.apply_beside([Unmap(1)])
     store.join()
     assert device.dead
     with pytest.raises(VmmError, match="ILLEGAL_ADDRESS"):

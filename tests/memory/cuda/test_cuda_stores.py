@@ -144,6 +144,16 @@ def test_a_map_that_fails_half_way_leaves_nothing_behind(store, device, call, nt
     assert holds(store, 1, 4)
 
 
+def test_a_page_without_access_is_not_left_mapped(vmm, device):
+    place, pool = vmm.reservation(PAGE, PAGE), vmm.pool(PAGE, PAGE)
+    device.fail("cuMemSetAccess", 1)
+    with pytest.raises(VmmError, match="cuMemSetAccess"):
+        place.map(0, pool, 0, PAGE)
+    assert device.live()["mappings"] == 0
+    place.map(0, pool, 0, PAGE)
+    place.tensor(torch.float32, (PAGE // 4,)).fill_(1.0)
+
+
 @pytest.mark.parametrize("nth", range(1, PAGES + 1))
 def test_an_unmap_that_fails_half_way_is_undone(store, device, nth):
     store.apply([Map(0, 3)])
@@ -156,17 +166,18 @@ def test_an_unmap_that_fails_half_way_is_undone(store, device, nth):
     assert holds(store, 0, 4)
 
 
-def test_moves_beside_a_launch_are_done_in_a_thread_with_the_context(store, monkeypatch):
+def test_moves_beside_a_launch_are_done_in_a_thread_with_the_context(store):
     store.apply_beside([Map(0, 0)])
     store.join()
     assert store.committed_bytes() == PAGES * PAGE
-    monkeypatch.setattr(CudaVmm, "enter_thread", lambda vmm: None)  # that thread has it now; a new store's has not
-    vmm = CudaVmm(store._vmm.driver)
-    other = VirtualStore(LAYERS, 6 * SLOTS, HEADS, DIM, torch.float32, PAGE, 4, False, vmm)
-    other.apply_beside([Map(0, 0)])
+
+
+def test_a_thread_that_forgets_the_context_is_refused(store, monkeypatch):
+    monkeypatch.setattr(CudaVmm, "enter_thread", lambda vmm: None)
+    store.apply_beside([Map(0, 0)])
     with pytest.raises(VmmError, match="CUDA_ERROR_INVALID_CONTEXT: no context is current in this thread"):
-        other.join()
-    other.close()
+        store.join()
+    assert store.committed_bytes() == store.accounted_bytes() == 0
 
 
 @pytest.mark.parametrize("page_kib", [64, 128, 256])
@@ -249,6 +260,16 @@ def test_a_tensor_holds_the_addresses_as_long_as_any_view_of_it_lives(vmm, devic
     vmm.close()
     with pytest.raises(ValueError, match="the reservation is closed"):
         place.tensor(torch.float32, (4,))
+
+
+def test_the_device_is_let_go_when_the_last_tensor_is_gone(new_store, device):
+    """It was let go with the store, and the addresses of a tensor that outlived it could not be freed."""
+    store = new_store()
+    k_SHD = store.layer(0)[0]
+    store.close()
+    assert device.live() == {**device.live(), "mappings": 0, "reservations": 1, "contexts": 1}
+    del k_SHD, store
+    assert not any(device.live().values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
