@@ -65,18 +65,22 @@ def config_for(kind: str, dtype: torch.dtype, head_dim: int, block_size: int | N
 
 def choose(key: Key, measured: Path | None = None, device: str | None = None) -> Choice:
     """As config_for, and where it comes from. measured: another file than the user's. device: another GPU's name."""
+    found = _measured(measured or measured_path()).get(device or _device(), {}).get(key)
+    return committed(key) if found is None else Choice(found, "measured")
+
+
+def committed(key: Key) -> Choice:
+    """What holds where nothing was measured: the key's entry, or the nearest. UsageError: no such kernel."""
     if key.kind not in KINDS:
         raise UsageError(f"no kernel {key.kind!r} to configure; allowed is {', '.join(KINDS)}")
-    if (found := _measured(measured or measured_path()).get(device or _device(), {}).get(key)) is not None:
-        return Choice(found, "measured")
-    committed = _committed()
-    nearest = min((other for other in committed if other.kind == key.kind), key=lambda other: _distance(key, other))
-    return Choice(committed[nearest], "committed" if nearest == key else f"committed for {nearest}")
+    table = _committed()
+    nearest = min((other for other in table if other.kind == key.kind), key=lambda other: _distance(key, other))
+    return Choice(table[nearest], "committed" if nearest == key else f"committed for {nearest}")
 
 
 def candidates(key: Key) -> list[Config]:
     """At most eight to try: the committed one, and steps from it of which each moves other bytes at once."""
-    first = choose(key, measured=Path("none")).config
+    first = committed(key).config
     wider = first._replace(warps=first.warps * 2)
     if key.kind == "prefill":
         wider = wider._replace(queries=first.queries * 2)
@@ -174,7 +178,7 @@ def _read(entries: list[dict[str, Any]]) -> dict[Key, Config]:
 
 
 def _distance(key: Key, other: Key) -> float:
-    """What decides what fits weighs most: an element's bytes, then a head's. Float16 is as near to bfloat16 as can be."""
+    """An element's bytes weigh most, then a head's: they decide what fits. Float16 is as near to bfloat16 as can be."""
     sizes = abs(log2(key.dtype.itemsize) - log2(other.dtype.itemsize))
     heads = abs(log2(_padded(key)) - log2(_padded(other)))
     blocks = abs(log2(key.block_size or ROW) - log2(other.block_size or ROW))

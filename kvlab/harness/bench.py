@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvlab.build import build_strategy
 from kvlab.errors import UsageError
-from kvlab.harness import bench_calibrate, bench_kernels, nodes, plugins, provenance
+from kvlab.harness import bench_calibrate, bench_compiled, bench_kernels, bench_tune, nodes, plugins, provenance
 from kvlab.harness.compose import Composer
 from kvlab.harness.progress import Bar
 from kvlab.harness.table import grid
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from kvlab.bench.bookkeeping import Cost, Spread
     from kvlab.strategy import Strategy
 
-NAMES = ("bookkeeping", "kernels", "calibrate")
+SHAPED = {"kernels": bench_kernels.run, "calibrate": bench_calibrate.run, "tune": bench_tune.run}  # take NAME=VALUE
+NAMES = ("bookkeeping", *SHAPED, "compiled")
 SEQUENCES = STEPS = 256
 BLOCK_SIZES = (1, 16, 128)
 TOKEN_BYTES, LAYERS = 46_080, 30  # SmolLM2-135M in float32
@@ -41,14 +42,14 @@ class Setting(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("name", metavar="NAME", help=f"what to measure: {', '.join(NAMES)}")
-    add("overrides", nargs="*", metavar="NAME=VALUE", help="kernels, calibrate: what to measure, see below")
+    add("overrides", nargs="*", metavar="NAME=VALUE", help=f"{', '.join(SHAPED)}: what to measure, see below")
     add("--only", metavar="STRATEGY,...", help="bookkeeping: these strategies alone")
     add("--sequences", metavar="N", type=int, help=f"bookkeeping: running at once ({SEQUENCES})")
     add("--steps", metavar="N", type=int, help=f"bookkeeping: decode steps of each repeat ({STEPS})")
     add("--repeats", metavar="N", type=int, default=5, help="how often each is measured (5)")
     add("--json", action="store_true", help="print an object: on what, and a list of settings with their costs")
     add("--out", metavar="FILE", type=Path, help="also write the table to FILE, in Markdown")
-    parser.epilog = f"{bench_kernels.HELP}\n\n{bench_calibrate.HELP}\n\n{parser.epilog}"
+    parser.epilog = "\n\n".join((bench_kernels.HELP, bench_calibrate.HELP, bench_tune.HELP, str(parser.epilog)))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,13 +57,13 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.name!r}: nothing of that name to measure; allowed is {', '.join(NAMES)}")
     if args.repeats < 1:
         raise UsageError(f"--repeats {args.repeats}: allowed is a whole number, 1 or more")
-    if args.name == "kernels":
+    if args.name != "bookkeeping":
         _only_for("bookkeeping", args, ("only", "sequences", "steps"))
-        return bench_kernels.run(args)
-    if args.name == "calibrate":
-        _only_for("bookkeeping", args, ("only", "sequences", "steps"))
-        return bench_calibrate.run(args)
+    if args.name in SHAPED:
+        return SHAPED[args.name](args)
     _only_for("kernels", args, ("overrides",))
+    if args.name == "compiled":
+        return bench_compiled.run(args)
     return _bookkeeping(args)
 
 

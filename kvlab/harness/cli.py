@@ -96,12 +96,14 @@ VERBS = (
     Verb(
         "bench",
         "NAME",
-        "what a part of kvlab costs on this machine: bookkeeping, kernels",
+        "what a part of kvlab costs on this machine: bookkeeping, kernels, and more",
         "kvlab.harness.bench",
         (
             "kvlab bench bookkeeping",
             "kvlab bench bookkeeping --only paged,token_pool --json",
             "kvlab bench kernels dtype=bfloat16 length=2048 block_sizes=16,64",
+            "kvlab bench compiled --out experiments/gpu_variants.md",
+            "kvlab bench tune device=cuda block_sizes=16",
         ),
     ),
     Verb("fetch", "model", "download the model", "kvlab.harness.fetch", ("kvlab fetch model",)),
