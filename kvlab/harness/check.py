@@ -93,9 +93,10 @@ def check(name: str, make: MakeFor, seeds: Sequence[int], steps: int) -> dict[st
     return {**row, "lives": report.lives, "seconds": seconds, "memories": report.memories, "exercised": report.seen}
 
 
-def check_installed(name: str, seeds: int, steps: int) -> dict[str, Any]:
-    """The same by name; a test runs several in processes of their own."""
-    return check(name, maker([f"strategy={name}"]), range(seeds), steps)
+def check_installed(words: str, seeds: int, steps: int) -> dict[str, Any]:
+    """The same by name and overrides; a test runs several in processes of their own."""
+    name, *overrides = words.split()
+    return check(words, maker([f"strategy={name}", *overrides]), range(seeds), steps)
 
 
 def text(row: dict[str, Any]) -> str:

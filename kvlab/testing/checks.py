@@ -31,11 +31,11 @@ def everything(trial: Trial) -> None:
         for sequence in sequences:
             table_covers(trial.strategy, sequence, group)
         places = lay_out(trial, sequences, group)
-        inside_the_pool(places, sequences)
+        inside_the_pool(places)
         all_hold(places.shadow, sequences, group, places.starts, places.slot_T[places.live_T])
         laid.append(places)
     for shadow in trial.shadow.pools:
-        room_is_nobody_elses(shadow, sequences, [places for places in laid if places.shadow is shadow])
+        room_is_nobody_elses(shadow, [places for places in laid if places.shadow is shadow])
 
 
 def table_covers(strategy: Strategy, sequence: Sequence, group: int) -> None:
@@ -50,12 +50,12 @@ def table_covers(strategy: Strategy, sequence: Sequence, group: int) -> None:
         raise RuleError("table", text, f"len({table}[{seq}]) > {entries}")
 
 
-def inside_the_pool(places: Places, sequences: list[Sequence]) -> None:
+def inside_the_pool(places: Places) -> None:
     """Every slot is one of the pool's."""
     slot_T, slots = places.slot_T, places.shadow.slots
     if len(slot_T) and (slot_T.min() < 0 or slot_T.max() >= slots):
         bad = int(np.argmax((slot_T < 0) | (slot_T >= slots)))
-        seq, position = sequences[int(places.which_T[bad])].seq, int(places.position_T[bad])
+        seq, position = places.owner(bad)
         text = f"token {position} of sequence {seq} is at slot {slot_T[bad]}, of {slots}"
         found = f"strategy.slots({seq}, {places.group}, {position}, {position + 1})[0]"
         raise RuleError("table", text, f"0 <= {found} < strategy.pools[{places.shadow.pool}].slots")
@@ -93,7 +93,7 @@ def words(ids: list[int], space: int) -> str:
     return f"{ids}" + (f", space={space}" if space else "")
 
 
-def room_is_nobody_elses(shadow: Shadow, sequences: list[Sequence], laid: list[Places]) -> None:
+def room_is_nobody_elses(shadow: Shadow, laid: list[Places]) -> None:
     """What may be written without asking is mapped, and neither anybody's stored token nor anybody else's room.
 
     `laid`: the groups of layers that share the pool.
@@ -109,16 +109,16 @@ def room_is_nobody_elses(shadow: Shadow, sequences: list[Sequence], laid: list[P
     if (piece_R >= 0).all() and (last[piece_R] == number_R).all() and not stored[piece_R].any():
         return
     bad = int(np.argmax((piece_R < 0) | (last[piece_R] != number_R) | stored[piece_R]))
-    piece, mine = piece_R[bad], Found.of(shadow, sequences, laid, bad, live=False)
+    piece, mine = piece_R[bad], Found.of(shadow, laid, bad, live=False)
     where = f"token {mine.position} of sequence {mine.seq} would go to slot {mine.slot}"
     if piece < 0:
         raise RuleError("mapped", f"{where}, under which there is no memory", f"{mine.words()}.min() >= 0")
     if stored[piece]:
         live_R = shadow.pieces(np.concatenate([places.slot_T[places.live_T] for places in laid]))
-        other = Found.of(shadow, sequences, laid, int(np.argmax(live_R == piece)), live=True)
+        other = Found.of(shadow, laid, int(np.argmax(live_R == piece)), live=True)
         text = f"{where}, where token {other.position} of sequence {other.seq} is stored"
     else:
-        other = Found.of(shadow, sequences, laid, int(last[piece]), live=False)
+        other = Found.of(shadow, laid, int(last[piece]), live=False)
         text = f"{where}, and token {other.position} of sequence {other.seq} too"
     raise RuleError("written once", text, f"not np.intersect1d({mine.words()}, {other.words()}).size")
 
@@ -133,15 +133,15 @@ class Found(NamedTuple):
     slot: int
 
     @classmethod
-    def of(cls, shadow: Shadow, sequences: list[Sequence], laid: list[Places], piece: int, live: bool) -> Found:
+    def of(cls, shadow: Shadow, laid: list[Places], piece: int, live: bool) -> Found:
         """Number `piece` of those of all groups, live ones or not."""
         token = piece // shadow.per_token
         for places in laid:
             chosen = np.flatnonzero(places.live_T == live)
             if token < len(chosen):
-                at = chosen[token]
-                seq, slot = sequences[int(places.which_T[at])].seq, int(places.slot_T[at])
-                return cls(seq, places.group, shadow.pool, int(places.position_T[at]), slot)
+                at = int(chosen[token])
+                seq, position = places.owner(at)
+                return cls(seq, places.group, shadow.pool, position, int(places.slot_T[at]))
             token -= len(chosen)
         raise IndexError(piece)
 

@@ -71,7 +71,7 @@ def lives(
 
 
 def acceptable(make_for: MakeFor, settings: Iterable[Setting] = SETTINGS) -> list[Setting]:
-    """The memories on which the strategy can hold a sequence of two tokens at least."""
+    """The memories on which the strategy promises to hold a sequence of a token at least."""
     usable, reasons = [], []
     for setting in settings:
         try:
@@ -79,7 +79,7 @@ def acceptable(make_for: MakeFor, settings: Iterable[Setting] = SETTINGS) -> lis
         except ValueError as error:
             reasons.append(f"{setting.name}: {error}")
             continue
-        if longest >= 2:
+        if longest >= 1:
             usable.append(setting)
         else:
             reasons.append(f"{setting.name}: longest = {longest}")

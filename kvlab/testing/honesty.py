@@ -31,10 +31,8 @@ def strange(seq: int, length: int) -> Arrival:
 
 
 def largest_is_exact(trial: Trial) -> None:
-    """`largest` tokens are admitted whole now, one more token is not."""
+    """`largest` tokens are admitted whole now, one more token is not; none where no seat is left."""
     strategy = trial.strategy
-    if len(trial.running) >= strategy.memory.max_seqs:
-        return
     largest, longest = strategy.usage().largest, strategy.longest
     now, kind = Snapshot(strategy), trial.rng.choice((plain, strange))
     for length, fits in ((largest, True), (largest + 1, False)):

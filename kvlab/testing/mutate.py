@@ -1,7 +1,8 @@
 """Mutants of a strategy's source: one small fault each, of the kinds that bookkeeping is prone to.
 
 Left alone are what no contract can judge: annotations, defaults of arguments and of empty maxima, docstrings and
-messages, the refusal of wrong configurations, and `counts`, which only tell of what was done.
+messages, the refusal of wrong configurations, which free block is taken first, and `counts`, which only tell of
+what was done.
 """
 
 from __future__ import annotations
@@ -124,8 +125,13 @@ def of_call(node: ast.Call) -> Iterator[Change]:
             yield "min, max", ast.Call(ast.Name("max" if name == "min" else "min"), node.args, node.keywords)
         case ast.Call(func=ast.Name(id="ceil_div"), args=[a, b]):
             yield "rounded down", ast.BinOp(a, ast.FloorDiv(), b)
-        case ast.Call(func=ast.Attribute(attr="pop", value=holder), args=[]) if "idle" not in ast.unparse(holder):
+        case ast.Call(func=ast.Attribute(attr="pop", value=holder), args=[]) if not equals(ast.unparse(holder)):
             yield "other end", ast.Call(node.func, [ast.Constant(0)], [])
+
+
+def equals(holder: str) -> bool:
+    """Whether it holds what is as good one as the other."""
+    return holder.endswith((".idle", ".free", ".unmapped"))
 
 
 def of_slice(node: ast.Slice) -> Iterator[Change]:

@@ -26,11 +26,19 @@ class Places(NamedTuple):
 
     group: int
     shadow: Shadow
+    sequences: list[Sequence]
     starts: list[int]
+    stops: list[int]
     slot_T: NDArray[np.int64]
-    which_T: NDArray[np.int64]  # number of the sequence
-    position_T: NDArray[np.int64]
     live_T: NDArray[np.bool_]  # stored, and still to be read
+
+    def owner(self, token: int) -> tuple[int, int]:
+        """Sequence and position of one of the tokens."""
+        for sequence, start, stop in zip(self.sequences, self.starts, self.stops, strict=True):
+            if token < stop - start:
+                return sequence.seq, start + token
+            token -= stop - start
+        raise IndexError(token)
 
 
 def windowed(strategy: Strategy) -> bool:
@@ -53,12 +61,16 @@ def lay_out(trial: Trial, sequences: list[Sequence], group: int) -> Places:
             min(stop, sequence.done + strategy.memory.chunk) for stop, sequence in zip(stops, sequences, strict=True)
         ]
     slot_T = gather_from(strategy.tables[group], seqs, starts, stops, strategy.block_size)
-    start_B, stop_B = np.array(starts), np.array(stops)
-    count_B = stop_B - start_B
-    position_T = np.arange(len(slot_T)) - np.repeat(np.cumsum(count_B) - count_B - start_B, count_B)
-    which_T = np.repeat(np.arange(len(seqs)), count_B)
-    live_T = position_T < np.repeat([sequence.done for sequence in sequences], count_B)
-    return Places(group, trial.shadow.of[group], starts, slot_T, which_T, position_T, live_T)
+    live_T = first_part(starts, [sequence.done for sequence in sequences], stops)
+    return Places(group, trial.shadow.of[group], sequences, starts, stops, slot_T, live_T)
+
+
+def first_part(starts: list[int], middles: list[int], stops: list[int]) -> NDArray[np.bool_]:
+    """Of each range [start, stop), packed: True before its middle."""
+    counts = [0] * (2 * len(starts))
+    counts[::2] = [middle - start for start, middle in zip(starts, middles, strict=True)]
+    counts[1::2] = [stop - middle for middle, stop in zip(middles, stops, strict=True)]
+    return np.repeat(np.arange(len(counts)) % 2 == 0, counts)
 
 
 def values(sequence: Sequence, group: int, start: int, stop: int) -> NDArray[np.int64]:

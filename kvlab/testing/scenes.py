@@ -33,6 +33,8 @@ def seats_run_out(trial: Trial) -> None:
         for seq in range(FIRST, FIRST + seats - len(copy.running)):
             if not forked(copy, seq) and not copy.admit(newcomer(copy, seq), 1):
                 return
+        if largest := copy.strategy.usage().largest:
+            raise RuleError("largest", f"usage().largest = {largest}, but max_seqs = {seats} sequences run")
         copy.share = 1.0
         if copy.admit(newcomer(copy, FIRST + seats), 1) or forked(copy, FIRST + seats):
             raise RuleError("seats", f"{len(copy.running)} sequences run, but max_seqs = {seats}")
@@ -40,6 +42,7 @@ def seats_run_out(trial: Trial) -> None:
             if sequence.seq >= FIRST:
                 more = copy.rng.randint(1, 3)
                 compute(copy, sequence, min(max(sequence.known, sequence.issued + more), longest(copy, sequence)))
+        copy.settle()
         for sequence in list(copy.running.values())[:: copy.rng.choice((1, -1))]:
             copy.release(sequence, "left")
         copy.settle()
@@ -59,6 +62,7 @@ def somebody_leaps(trial: Trial) -> None:
             last = longest(copy, sequence)
             if sequence.done >= last or not compute(copy, sequence, rng.randint(sequence.done + 1, last)):
                 return
+            checks.everything(copy)
             shortest = max(1, sequence.told)
             if shortest < sequence.done and not copy.windowed:
                 length = rng.randint(shortest, sequence.done - 1)
@@ -125,16 +129,17 @@ def rise(trial: Trial, sequence: Sequence) -> None:
         if not compute(trial, sequence, min(sequence.done + step, len(sequence.ids))):
             text = f"sequence {sequence.seq} is alone and may not grow from {sequence.done} tokens"
             raise RuleError("longest", f"{text}; longest = {trial.strategy.longest}")
+    checks.everything(trial)
 
 
 def compute(trial: Trial, sequence: Sequence, stop: int) -> bool:
     """Ask for room up to `stop`, and fill all that was asked for, a chunk at a time; whether it was granted."""
     if stop > sequence.room and not trial.extend(sequence, stop):
         return False
-    trial.settle()
+    trial.drain()
+    trial.apply()
     sequence.lengthen([trial.rng.randint(1, 2) for _ in range(stop - len(sequence.ids))])
     while sequence.done < stop:
         trial.issue([(sequence, min(stop, sequence.done + trial.strategy.memory.chunk))])
         trial.complete()
-    checks.everything(trial)
     return True

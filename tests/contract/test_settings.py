@@ -1,42 +1,59 @@
-"""Settings of strategies that no YAML file has as its own: they pass the contract too."""
+"""Every setting of every strategy passes the contract: those of conf/strategy, and others that no file has."""
 
 from __future__ import annotations
 
 import importlib.util
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
-from kvlab.eviction import FIFO, LFU, Priority
-from kvlab.strategies.growing import Growing
-from kvlab.strategies.prefix import Prefix
-from kvlab.strategies.radix import Radix
-from kvlab.strategies.vattention import VAttention
+from kvlab.harness.check import check_installed, maker
 from kvlab.testing import lives
 
-CASES = {
-    "radix partial=copy": lambda s: Radix(s.memory, s.block_size, partial="copy"),
-    "radix partial=copy evict=block": lambda s: Radix(s.memory, s.block_size, evict="block", partial="copy"),
-    "radix eviction=lfu": lambda s: Radix(s.memory, s.block_size, LFU(), partial="copy"),
-    "prefix eviction=priority": lambda s: Prefix(s.memory, s.block_size, Priority()),
-    "prefix eviction=fifo one_queue": lambda s: Prefix(s.memory, s.block_size, FIFO(), one_queue=True),
-    "vattention map_ahead=1": lambda s: VAttention(s.memory, map_ahead=1),
-    "vattention map_ahead=3": lambda s: VAttention(s.memory, map_ahead=3),
-    "growing step=3": lambda s: Growing(s.memory, "step", 3),
-}
+ROOT = Path(__file__).parents[2]
+NAMES = sorted(path.stem for path in (ROOT / "conf" / "strategy").glob("*.yaml"))
+OTHERS = (
+    "growing_step strategy.step=3",
+    "radix strategy.partial=copy",
+    "radix strategy.partial=copy strategy.evict=block",
+    "radix strategy.partial=copy eviction=lfu",
+    "prefix eviction=priority",
+    "prefix_vllm_queue eviction=fifo",
+    "prefix_dedupe block_size=1",
+    "vattention_ahead strategy.map_ahead=3",
+)
+SEEDS, STEPS = 50, 200
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_random_lives(name):
-    assert lives(CASES[name], range(14), 40).lives == 14
+@pytest.fixture(scope="module")
+def checked():
+    """Two processes at work on all the settings, the costly ones first."""
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        yield {words: pool.submit(check_installed, words, SEEDS, STEPS) for words in (*OTHERS, *NAMES[::-1])}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [*NAMES, *OTHERS])
+def test_many_random_lives(checked, words):
+    row = checked[words].result()
+    assert row["status"] == "ok", row["reason"]
+    assert row["exercised"]["steps"] == SEEDS * STEPS
+
+
+@pytest.mark.parametrize("words", OTHERS)
+def test_random_lives(words):
+    name, *overrides = words.split()
+    assert lives(maker([f"strategy={name}", *overrides]), range(16), 40).lives == 16
 
 
 def test_nobody_is_asked_to_grow_beyond_what_was_declared():
     """The last sequence of a life had to reach `longest` whatever its limit: the example's arena, right, failed."""
-    path = Path(__file__).parents[2] / "examples/arena/src/arena/strategy.py"
+    path = ROOT / "examples/arena/src/arena/strategy.py"
     spec = importlib.util.spec_from_file_location("arena_example", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert lives(lambda s: module.Arena(s.memory), range(14), 40).lives == 14
+    assert lives(lambda s: module.Arena(s.memory), range(16), 40).lives == 16
