@@ -96,7 +96,10 @@ def test_any_number_of_pieces_gives_the_same(make_case, assert_close, dtype):
 
 
 def test_more_pieces_than_are_joined_at_once(make_case, assert_close):
-    case = make_case([300, 17], kv_heads=1, groups=1)
+    """Keys weigh more and more, so that each turn of the second kernel outweighs what it has so far."""
+    case = make_case([300, 17], kv_heads=1, groups=4)
+    first = int(case.row_B1[0, 0])
+    case.flat[0][first : first + 300] *= torch.linspace(0, 4, 300, device=case.device)[:, None, None]
     o_TQD = over_rows(case, splits=18, config=Config(tile=16, warps=4, stages=2))
     assert_close(o_TQD, case.truth(), "18 pieces")
 
@@ -272,6 +275,19 @@ def test_one_token_more_would_die(on_host, reserved, geometry):
     kv = reserved(32 * page, [(0, 4 * page)], 2, 64, torch.float32)
     view, _ = list(both_geometries(np.zeros(1, np.int64), [4 * page + 1], page))[geometry]
     assert ending(lambda: run(torch.randn(1, 4, 64), kv, view.decode, 0.125)) == -signal.SIGSEGV
+
+
+def test_no_entry_is_read_beyond_the_last_in_use(on_host, reserved, make_case, assert_close):
+    """The table ends where its memory does, and the sequence's last tile reaches further."""
+    case = make_case([40], block_size=1)
+    entries = PAGE_BYTES // 4
+    memory_E11, _ = reserved(2 * entries, [(0, entries)], 1, 1, torch.int32)
+    table_RP = memory_E11.view(-1)[entries - 40 : entries].view(1, 40)
+    table_RP.copy_(torch.from_numpy(case.table_BP[:, :40]))
+    part = case.blocks.decode
+    part = part._replace(sequences=part.sequences._replace(table_RP=table_RP))
+    assert ending(lambda: run(case.q_TQD, case.paged, part, case.scale)) == 0
+    assert_close(run(case.q_TQD, case.paged, part, case.scale), case.truth(), "the table's end")
 
 
 def test_slots_past_the_32_bits_of_an_element(on_host, reserved, assert_close):
