@@ -144,14 +144,12 @@ def prefill(
         raise UsageError(f"most={most} of longest={longest} tokens: allowed is 0 <= most <= longest < {LONGEST}")
     if most * batch == 0:
         return
-    if config is None:
-        block_size = part.block_size if isinstance(part, Blocks) else None
-        config = config_for("prefill", q_TQD.dtype, head_dim, block_size, groups)
-    place_B = part.row_B if isinstance(part, Blocks) else part.start_B
-    table, stride, block, stages = part.length_B, 0, 0, config.stages  # no table: nothing of it is read
     if isinstance(part, Blocks):
-        table, stride, block = part.table_RP, part.table_RP.stride(0), part.block_size
-        stages = 2 * config.stages - 1  # entries are fetched as far ahead of keys as these of their use
+        table, place_B, stride, block = part.table_RP, part.row_B, part.table_RP.stride(0), part.block_size
+    else:
+        table, place_B, stride, block = part.length_B, part.start_B, 0, 0  # nothing is read of a table
+    config = config or config_for("prefill", q_TQD.dtype, head_dim, block or None, groups)
+    stages = 2 * config.stages - 1 if block else config.stages  # entries are fetched as far ahead of keys
     _prefill[(triton.cdiv(most * groups, config.queries), kv_heads, batch)](
         q_TQD, k_SHD, v_SHD, o_TQD, table, place_B, part.length_B, part.query_B, part.new_B,
         *q_TQD.stride()[:2], *k_SHD.stride()[:2], *o_TQD.stride()[:2], stride, scale * LOG2_E,

@@ -267,11 +267,11 @@ def test_slots_past_the_32_bits_of_an_element(reserved, ending, assert_close):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block_size", [2, 8, 32, 128, 256])
-@pytest.mark.parametrize(("groups", "dtype"), [(1, torch.float16), (3, torch.bfloat16), (8, torch.float32)], ids=str)
+@pytest.mark.parametrize("block_size", [2, 32, 256])
+@pytest.mark.parametrize(("groups", "dtype"), [(1, torch.float16), (8, torch.bfloat16), (3, torch.float32)], ids=str)
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
 def test_every_shape(make_case, assert_close, head_dim, groups, dtype, block_size):
     """With the shape of a program that a launch would choose by itself."""
     shape = (dtype, head_dim, 1, groups, block_size, 2)
-    case = build(make_case, shape, [1, 63, 130, block_size + 1], [1, 63, 40, 2])
+    case = build(make_case, shape, [1, 63, 130, block_size + 1], [1, 33, 17, 2])
     assert_close(run(case, None), case.truth(), f"prefill {name(shape)}")
