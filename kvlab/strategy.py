@@ -111,6 +111,12 @@ class Strategy(ABC):
     block_size: int | None  # slots per table entry; None: one entry, the slot at which the sequence's row starts
     virtual: ClassVar[bool] = False  # slots have memory only where Map put it
 
+    def __init_subclass__(cls) -> None:
+        """Who overrides extend, but not extend_all, is asked one by one: a faster inherited one would not ask it."""
+        super().__init_subclass__()
+        if "extend" in vars(cls) and "extend_all" not in vars(cls):
+            cls.extend_all = Strategy.extend_all  # type: ignore[method-assign]
+
     def __init__(self, memory: Memory, block_size: int | None = None, slots: int | None = None) -> None:
         """`slots`: addressable ones, where they differ from those that memory.bytes hold."""
         if block_size is not None and (not isinstance(block_size, int) or block_size < 1):

@@ -98,6 +98,8 @@ class CachedBlocks(Paged):
             self.reclaim(need)
         return super().extend(seq, length, upto)
 
+    extend_all = Paged.extend_all  # which takes blocks that are free alone: extend does no more then
+
     def release(self, seq: int) -> None:
         super().release(seq)
         del self.told[seq], self.kind[seq]

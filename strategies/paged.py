@@ -50,16 +50,13 @@ class Paged(Strategy):
         return held * self.block_size
 
     def extend_all(self, seqs: list[int], lengths: list[int], uptos: list[int]) -> list[int]:
-        """A block each for those whose last one is full, as in a step that only decodes; else one by one.
-
-        A subclass whose extend does more where a block is left over overrides this too.
-        """
+        """A block each for those whose last one is full, as in a step that only decodes; else one by one."""
         table, size, count = self.table, self.block_size, len(seqs)
         held = [table.count[seq] for seq in seqs]
         one_each = all(
             n * size == length < upto <= length + size for n, length, upto in zip(held, lengths, uptos, strict=True)
         )
-        if not one_each or not 0 < count < len(self.free) or max(uptos) > self.memory.max_len:
+        if not one_each or not 0 < count <= len(self.free) or max(uptos) > self.memory.max_len:
             return super().extend_all(seqs, lengths, uptos)
         table.append_each(seqs, self.free[: -count - 1 : -1])
         del self.free[-count:]

@@ -64,11 +64,19 @@ class Lanes:
         self.end = np.zeros(max_seqs, np.int64)  # tokens at which it is done, end-of-text aside
         self.final = np.zeros(max_seqs, np.int64)  # slots it will have used when done, where a trace knows; else -1
         self.ids = np.zeros((max_seqs, max_len), np.int32) if with_ids else None
-        self.order = np.empty(0, np.int64)  # lanes in use, oldest admission first
+        self._used: dict[int, None] = {}  # lanes, oldest admission first
+        self._order: NDArray[np.int64] | None = None  # the same, once somebody has asked for it
         self.spare = list(range(max_seqs))[::-1]
 
     def __len__(self) -> int:
-        return len(self.order)
+        return len(self._used)
+
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """Lanes in use, oldest admission first: a new array whenever that has changed."""
+        if self._order is None:
+            self._order = np.fromiter(self._used, np.int64, len(self._used))
+        return self._order
 
     def at(self, lane: int) -> Sequence:
         sequence = self.sequence[lane]
@@ -92,7 +100,7 @@ class Lanes:
         if self.ids is not None and request.prompt is not None:
             self.ids[lane, : request.prompt_len] = request.prompt
             self.ids[lane, request.prompt_len : sequence.known] = sequence.output
-        self.order = np.append(self.order, lane)
+        self._used[lane], self._order = None, None
         return lane
 
     def remove(self, lane: int) -> Sequence:
@@ -102,7 +110,8 @@ class Lanes:
         if self.ids is not None:
             sequence.output = self.ids[lane, sequence.request.prompt_len : sequence.known].copy()
         sequence.lane, self.sequence[lane] = -1, None
-        self.order = self.order[self.order != lane]
+        del self._used[lane]
+        self._order = None
         self.spare.append(lane)
         return sequence
 

@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from kvlab.strategies.paged import Paged
-from kvlab.strategy import Copy, Grant
+from kvlab.strategy import Arrival, Copy, Grant, Memory
 
 
 @pytest.mark.parametrize(("length", "copies"), [(3, 1), (4, 0), (5, 1)])
@@ -137,3 +137,19 @@ def test_a_fork_of_or_to_a_sequence_that_is_wrong_is_an_error_and_changes_nothin
             b.strategy.fork(parent, b.arrival(child, [1, 2]))
     assert not b.strategy.sharers
     assert len(b.strategy.table) == 2
+
+
+def test_who_overrides_extend_alone_is_asked_one_by_one():
+    """The faster extend_all that it inherited went past it."""
+    asked = []
+
+    class Asked(Paged):
+        def extend(self, seq, length, upto):
+            asked.append(seq)
+            return super().extend(seq, length, upto)
+
+    strategy = Asked(Memory(100, 1, 20, 4, 20), 4)
+    for seq in range(3):
+        strategy.admit(Arrival(seq, 4, 4, 20, 20), 4)
+    assert strategy.extend_all([0, 1, 2], [4, 4, 4], [5, 5, 5]) == [8, 8, 8]
+    assert asked == [0, 1, 2]
