@@ -25,13 +25,13 @@ def generate(
 
     Returns the counts of what was done. UsageError: no tokenizer, no room, wrong values.
     """
-    loaded = load(config["model"], config["dtype"])
+    loaded = load(config["model"], config["dtype"], config["device"])
     if loaded.tokenizer is None:
         raise UsageError(f"model={loaded.name} has no tokenizer; text needs model=smollm2 or model.path=DIR with one")
     loaded.shape.check_max_len(int(config["max_len"]))
     request = _request(config, loaded.tokenizer.chat(prompt), max_tokens, temperature)
     token_bytes = loaded.shape.token_bytes(config["dtype"])
-    strategy = build_strategy(config, token_bytes, loaded.shape.layers, pool_bytes(config, token_bytes))
+    strategy = build_strategy(config, token_bytes, loaded.shape.layers, pool_bytes(config, loaded.shape))
     if request.limit > strategy.longest:
         raise UsageError(
             f"{request.limit:,} tokens do not fit: the longest here is {strategy.longest:,}; raise pool_bytes"

@@ -21,7 +21,9 @@ from kvlab.workload.make import Workload, make
 from kvlab.workload.make import describe as describe_workload
 
 if TYPE_CHECKING:  # torch takes two seconds that a refusal need not wait for
+    from kvlab.engine.cuda.platform import Platform
     from kvlab.engine.executor import RealExecutor
+    from kvlab.model.llama import Llama
 
 Report = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -37,12 +39,13 @@ class Plan:
     capacity: dict[str, Any]
 
 
-def plan(config: dict[str, Any]) -> Plan:
+def plan(config: dict[str, Any], platform: Platform | None = None) -> Plan:
     """Checks the configuration as far as it can without a model; raises UsageError."""
     shape = shape_of(config["model"])
     shape.check_max_len(int(config["max_len"]))
     token_bytes = shape.token_bytes(config["dtype"])
-    strategy = build_strategy(config, token_bytes, shape.layers, pool_bytes(config, token_bytes))
+    size = pool_bytes(config, shape, platform.total_bytes if platform else None)
+    strategy = build_strategy(config, token_bytes, shape.layers, size)
     for axis in AXES:
         build_axis(config, axis)
     limits.check(config["attention"], config["device"], config["dtype"], strategy.block_size, shape.head_dim)
@@ -57,16 +60,23 @@ def plan(config: dict[str, Any]) -> Plan:
 
 
 def execute(
-    config: dict[str, Any], directory: Path, report: Report | None = None, progress: Progress | None = None
+    config: dict[str, Any],
+    directory: Path,
+    report: Report | None = None,
+    progress: Progress | None = None,
+    *,
+    model: Llama | None = None,
+    platform: Platform | None = None,
 ) -> dict[str, Any]:
     """Carry the run out; writes its series into `directory` and returns its result (status ok or refused).
 
-    report: called with lines for people. progress: called with (requests ended, requests).
+    report: called with lines for people. progress: called with (requests ended, requests). model: None: the one
+    that the configuration names. platform: what stands for config["device"]; None: that very device.
     """
     say = report or (lambda line: None)
     if config["executor"] == "simulated":
         return simulate.execute(config, directory, say, progress)
-    planned = plan(config)
+    planned = plan(config, platform)
     say(planned.capacity["line"])
     say(describe_workload(planned.workload))
     if reason := _refusal(planned):
@@ -76,7 +86,7 @@ def execute(
         **_identity(config, planned),
         "status": "ok",
         "reason": "",
-        **_serve(config, planned, directory, progress),
+        **_serve(config, planned, directory, say, progress, model, platform),
     }
 
 
@@ -111,23 +121,37 @@ def _identity(config: dict[str, Any], planned: Plan) -> dict[str, Any]:
     }
 
 
-def _serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Progress | None) -> dict[str, Any]:
+def _serve(
+    config: dict[str, Any],
+    planned: Plan,
+    directory: Path,
+    say: Report,
+    progress: Progress | None,
+    model: Llama | None,
+    platform: Platform | None,
+) -> dict[str, Any]:
     import torch
 
     from kvlab.engine.real import real_engine
     from kvlab.model.matrix import product_name
 
     shape = planned.shape
-    requests, model = planned.workload.requests, load(config["model"], config["dtype"]).model
+    requests = planned.workload.requests
+    if model is None:
+        model = load(config["model"], config["dtype"], str(platform.device) if platform else config["device"]).model
     count = _counted(progress, len(requests))
-    with real_engine(config, model, planned.strategy, requests, progress=count) as engine:
+    with real_engine(config, model, planned.strategy, requests, progress=count, platform=platform) as engine:
+        if line := engine.executor.notice():
+            say(line)
         others = OthersShare()
         engine.run()
+        told = engine.executor.describe()
         share = others.share()
     _write(directory, engine)
     metrics = _metrics(planned, engine)
     return {
-        "matrix_product": product_name(getattr(torch, config["dtype"])),
+        **({"device_info": told} if told else {}),
+        "matrix_product": product_name(getattr(torch, config["dtype"])) if config["device"] == "cpu" else "torch",
         "threads": torch.get_num_threads(),
         "kernel": engine.executor.kernels.kernel_name(
             getattr(torch, config["dtype"]), shape.head_dim, shape.q_heads // shape.kv_heads
@@ -170,5 +194,6 @@ def _metrics(planned: Plan, engine: Engine[RealExecutor]) -> dict[str, Any]:
 
 def _step_times(engine: Engine[RealExecutor], launches: int) -> dict[str, float]:
     """Mean microseconds of a step's parts."""
-    parts = {"allocator": engine.scheduler.metered.ns, **engine.executor.ns}
+    device = {f"device_{part}": ns for part, ns in engine.executor.device_ns.items()}
+    parts = {"allocator": engine.scheduler.metered.ns, **engine.executor.ns, **device}
     return {f"{part}_us_per_step": ns / 1e3 / max(1, launches) for part, ns in parts.items()}

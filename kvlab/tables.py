@@ -13,6 +13,8 @@ class Tables:
 
     With a block size an entry is a block; without one there is a single entry, the slot at which the
     sequence's row begins. An unknown sequence, or one that is open already, raises KeyError.
+    A copy elsewhere sets `changed`: row -> the first entry that may differ from what was there before, appended
+    ones apart, which are never looked at before they are appended.
     """
 
     def __init__(self, rows: int, width: int) -> None:
@@ -21,6 +23,7 @@ class Tables:
         self.count: dict[int, int] = {}  # sequence -> its entries
         self.start: dict[int, int] = {}  # sequence -> entries before it are dead (left behind by a window)
         self.spare = list(range(rows))[::-1]
+        self.changed: dict[int, int] | None = None  # kept where somebody asked for it
 
     def open(self, seq: int, entries: Seq[int]) -> None:
         if seq in self.row:
@@ -28,6 +31,7 @@ class Tables:
         row = self.row[seq] = self.spare.pop()
         self.data[row, : len(entries)] = entries
         self.count[seq], self.start[seq] = len(entries), 0
+        self._note(row, 0)
 
     def append(self, seq: int, entries: Seq[int]) -> None:
         count = self.count[seq]
@@ -46,11 +50,13 @@ class Tables:
 
     def put(self, seq: int, index: int, entry: int) -> None:
         self.data[self.row[seq], index] = entry
+        self._note(self.row[seq], index)
 
     def cut(self, seq: int, count: int) -> list[int]:
         """Drop the entries from `count` on; return those that were live."""
         start, old = self.start[seq], self.count[seq]
         self.count[seq] = min(count, old)
+        self._note(self.row[seq], count)
         gone: list[int] = self.data[self.row[seq], max(count, start) : old].tolist()
         return gone
 
@@ -69,6 +75,10 @@ class Tables:
         live: list[int] = self.data[row, self.start.pop(seq) : self.count.pop(seq)].tolist()
         self.spare.append(row)
         return live
+
+    def _note(self, row: int, index: int) -> None:
+        if self.changed is not None:
+            self.changed[row] = min(index, self.changed.get(row, index))
 
     def __getitem__(self, seq: int) -> NDArray[np.int32]:
         return self.data[self.row[seq], : self.count[seq]]

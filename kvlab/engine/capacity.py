@@ -6,23 +6,44 @@ import os
 from typing import Any
 
 from kvlab.errors import UsageError
+from kvlab.model.shape import Shape
 from kvlab.strategy import Memory, Strategy
 
 
-def pool_bytes(config: dict[str, Any], token_bytes: int) -> int:
-    """The pool of a run: what the configuration says, or 4 x max_len tokens."""
+def pool_bytes(config: dict[str, Any], shape: Shape, device_bytes: int | None = None) -> int:
+    """The pool of a run: what the configuration says, else 4 x max_len tokens, or a share of a device's memory.
+
+    device_bytes: of the device's memory, None: it is asked. UsageError: more than there is, or nothing left.
+    """
+    token_bytes, here = shape.token_bytes(config["dtype"]), config["device"] == "cpu"
+    memory, whose = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "machine"
+    if not here:
+        memory, whose = device_bytes or _device_bytes(config["device"]), "device"
     if config.get("pool_bytes") is not None:
         size = int(config["pool_bytes"])
     elif config.get("pool_blocks") is not None:
         size = int(config["pool_blocks"]) * int(config["block_size"]) * token_bytes
+    elif not here:
+        size = _left_over(config, shape, memory)
     else:
         size = 4 * int(config["max_len"]) * token_bytes
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > memory:
-        raise UsageError(f"a pool of {size_text(size)}: allowed is at most this machine's memory, {size_text(memory)}")
+        raise UsageError(f"a pool of {size_text(size)}: allowed is at most this {whose}'s memory, {size_text(memory)}")
     if size < token_bytes:
         raise UsageError(f"pool_bytes={size:,} holds no token: one takes {token_bytes:,} bytes in this model")
     return size
+
+
+def _device_bytes(device: str) -> int:
+    from kvlab.engine.cuda.platform import open_platform  # and with it torch
+
+    return open_platform(device).total_bytes
+
+
+def _left_over(config: dict[str, Any], shape: Shape, memory: int) -> int:
+    from kvlab.engine.cuda.budget import pool_budget  # and with it torch
+
+    return pool_budget(config, shape, memory)
 
 
 def describe(strategy: Strategy, page_bytes: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from kvlab.kernels.attention import SHORT
 from kvlab.kernels.write import write
 from kvlab.memory.dense import DenseStore
 from kvlab.memory.store import Store
+from kvlab.model import llama
 from kvlab.model.llama import Llama
 from kvlab.strategy import Move, Strategy, ceil_div
 
@@ -40,6 +41,7 @@ class RealExecutor:
         self.model, self.store, self.strategy, self.lanes, self.kernels = model, store, strategy, lanes, kernels
         self.sampler = Sampler()
         self.scale = model.shape.head_dim**-0.5
+        self.device_ns: dict[str, int] = {}  # the same on a device
         self.ns = {"moves": 0, "view": 0, "model": 0, "sample": 0, "beside": 0}  # beside: waited for at the end
 
     def run(self, moves: list[Move], launch: Launch) -> NDArray[np.int32]:
@@ -50,7 +52,7 @@ class RealExecutor:
         marks.append(perf_counter_ns())
         view = self._view(launch)
         marks.append(perf_counter_ns())
-        logits_NV = self._forward(launch, Attention(self.store, self.kernels, view, self.scale))
+        logits_NV = self._forward(launch, self._attention(self.store, view))
         marks.append(perf_counter_ns())
         token_N = self._sample(logits_NV, launch)
         marks.append(perf_counter_ns())
@@ -69,16 +71,17 @@ class RealExecutor:
         table_BP, slots = np.arange(2 * width, dtype=np.int32).reshape(2, width), 2 * width * block_size
         if self.strategy.block_size is None:
             table_BP *= block_size
-        scratch = DenseStore(shape.layers, slots, shape.kv_heads, shape.head_dim, self.store.layer(0)[0].dtype)
+        dtype, device = self.store.layer(0)[0].dtype, self.store.layer(0)[0].device  # an error would hold the tensor
+        scratch = DenseStore(shape.layers, slots, shape.kv_heads, shape.head_dim, dtype, str(device))
         view = self.kernels.make_view(table_BP, start_B, stop_B, self.strategy.block_size)
         _, position_T = packed(stop_B, start_B, stop_B)
-        zeros_T = torch.zeros(tokens, dtype=torch.int64)
+        zeros_T = torch.zeros(tokens, dtype=torch.int64, device=device)
         for _ in range(2):
             self.model(
                 zeros_T,
-                torch.from_numpy(position_T),
-                Attention(scratch, self.kernels, view, self.scale),
-                torch.tensor([tokens - 2, tokens - 1]),
+                torch.from_numpy(position_T).to(device),
+                self._attention(scratch, view),
+                torch.tensor([tokens - 2, tokens - 1], device=device),
             )
         scratch.close()
 
@@ -88,7 +91,18 @@ class RealExecutor:
         table_BP = self.strategy.table.data[launch.row_B, :width]  # whole rows would cost max_len, whatever is used
         return self.kernels.make_view(table_BP, launch.start_B, launch.stop_B, block_size)
 
-    def _forward(self, launch: Launch, attention: Attention) -> Tensor:
+    def _attention(self, store: Store, view: Any) -> llama.Attention:
+        return Attention(store, self.kernels, view, self.scale)
+
+    def notice(self) -> str:
+        """A line on what was asked for and is not done; empty where all is."""
+        return ""
+
+    def describe(self) -> dict[str, Any] | None:
+        """The device, for the result; None on a CPU."""
+        return None
+
+    def _forward(self, launch: Launch, attention: llama.Attention) -> Tensor:
         assert launch.ids_T is not None
         _, position_T = packed(launch.lane_B, launch.start_B, launch.stop_B)
         last_B = np.cumsum(launch.stop_B - launch.start_B) - 1

@@ -60,8 +60,8 @@ def build_kernels(node: dict[str, Any], device: str = "cpu") -> Kernels:
     built: Kernels = build(node)
     if not hasattr(built, "on") and device != "cpu":
         raise UsageError(f"attention._target_={node['_target_']}: it has no method `on`, and so runs with device=cpu")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device=cuda: torch {torch.__version__} sees no such device; allowed here is cpu")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise UsageError(f"device={device}: torch {torch.__version__} sees no such device; allowed here is cpu")
     if hasattr(built, "on"):
         built = built.on(device)
     missing = [name for name in ("make_view", "attend", "kernel_name") if not hasattr(built, name)]

@@ -10,12 +10,14 @@ import torch
 
 from kvlab.build import build_axis
 from kvlab.engine.clock import StepClock, WallClock
+from kvlab.engine.cuda.platform import Platform, open_platform
 from kvlab.engine.engine import Engine
 from kvlab.engine.executor import RealExecutor
 from kvlab.engine.kernels import build_kernels
 from kvlab.engine.lanes import Lanes
 from kvlab.engine.scheduler import Scheduler
 from kvlab.memory.build import build_store
+from kvlab.memory.store import Store
 from kvlab.model.llama import Llama
 from kvlab.record.recorder import Recorder
 from kvlab.request import Request
@@ -31,12 +33,22 @@ def real_engine(
     *,
     eos: tuple[int, ...] = (),
     progress: Callable[[int], None] | None = None,
+    platform: Platform | None = None,
 ) -> Iterator[Engine[RealExecutor]]:
-    """Opens the store and warms it and the model up; the clock starts when the body does."""
+    """Opens the store and warms it and the model up; the clock starts when the body does.
+
+    The model lies on config["device"]; platform: what stands for it, None: what it names.
+    """
     if threads := config["engine"].get("threads"):
         torch.set_num_threads(threads)
     dtype = getattr(torch, config["dtype"])
-    store = build_store(strategy, model.shape.layers, model.shape.kv_heads, model.shape.head_dim, dtype)
+    if platform is None and config["device"] != "cpu":
+        platform = open_platform(config["device"])
+    if platform is None:
+        shape = model.shape
+        store = build_store(strategy, shape.layers, shape.kv_heads, shape.head_dim, dtype)
+    else:
+        store = platform.build_store(strategy, model.shape, dtype)
     try:
         lanes = Lanes(strategy.memory.max_seqs, strategy.memory.max_len)
         scheduler = Scheduler(
@@ -47,9 +59,20 @@ def real_engine(
             forecast=build_axis(config, "forecast"),
             eos=eos,
         )
-        executor = RealExecutor(model, store, strategy, lanes, build_kernels(config["attention"], config["device"]))
+        executor = _executor(config, model, store, strategy, lanes, platform)
         executor.warm_up()
         clock = StepClock() if config["engine"]["clock"] == "steps" else WallClock()
         yield Engine(requests, scheduler, executor, clock, Recorder(strategy, store.committed_bytes), progress)
     finally:
         store.close()
+
+
+def _executor(
+    config: dict[str, Any], model: Llama, store: Store, strategy: Strategy, lanes: Lanes, platform: Platform | None
+) -> RealExecutor:
+    if platform is None:
+        return RealExecutor(model, store, strategy, lanes, build_kernels(config["attention"]))
+    from kvlab.engine.cuda.executor import DeviceExecutor  # and with it triton
+
+    kernels, graphs = platform.build_kernels(config["attention"]), config["engine"].get("cuda_graphs", True)
+    return DeviceExecutor(model, store, strategy, lanes, kernels, platform, graphs)

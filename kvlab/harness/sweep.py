@@ -127,7 +127,7 @@ def _pool(run: Planned) -> int:
     from kvlab.model.load import shape_of
 
     given = run.config["pool_bytes"]  # without it, the model's sizes decide
-    return int(given or pool_bytes(run.config, shape_of(run.config["model"]).token_bytes(run.config["dtype"])))
+    return int(given or pool_bytes(run.config, shape_of(run.config["model"])))
 
 
 def _report(directory: Path, aloud: bool) -> int:

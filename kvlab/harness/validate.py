@@ -27,8 +27,13 @@ def validate(config: Mapping[str, Any]) -> dict[str, Any]:
     engine = {name: ENGINE[name](f"engine.{name}", value) for name, value in config["engine"].items()}
     files = {group: _absolute(group, config[group]) for group in ("model", "workload")}
     checked = {**config, **checked, **files, "engine": engine}
-    if checked["pool_bytes"] is not None and checked["pool_blocks"] is not None:
-        raise UsageError("pool_bytes and pool_blocks: both are given; they name the same memory, give one")
+    pools = [name for name in ("pool_bytes", "pool_blocks", "pool_fraction") if checked[name] is not None]
+    if len(pools) > 1:
+        raise UsageError(f"{' and '.join(pools)}: both are given; they name the same memory, give one")
+    if checked["device"] == "cpu" and checked["pool_fraction"] is not None:
+        raise UsageError(f"pool_fraction={checked['pool_fraction']}: allowed with device=cuda only; give pool_bytes")
+    if checked["executor"] == "simulated" and checked["device"] != "cpu":
+        raise UsageError(f"device={checked['device']}: allowed with executor=simulated is cpu, which does the counting")
     if checked["executor"] == "real":
         for name, value in (("kv_dtype", None), ("tensor_parallel", 1)):
             if checked[name] != value:
@@ -112,6 +117,18 @@ def flag(name: str, value: Any) -> bool:
     return words[str(value).lower()]
 
 
+def share(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise UsageError(f"{name}={value}: allowed is a number above 0, at most 1")
+    return float(value)
+
+
+def device(name: str, value: Any) -> str:
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", str(value)):
+        raise UsageError(f"{name}={value}: allowed is cpu, cuda or cuda:N")
+    return str(value)
+
+
 CHECKS: dict[str, Check] = {
     "seed": whole(0, None),
     "max_len": whole(2),
@@ -120,7 +137,8 @@ CHECKS: dict[str, Check] = {
     "pool_bytes": optional(size),
     "pool_blocks": optional(whole(1)),
     "dtype": one_of("float32", "bfloat16", "float64"),
-    "device": one_of("cpu"),
+    "pool_fraction": optional(share),
+    "device": device,
     "kv_dtype": optional(one_of("float32", "bfloat16", "float16", "float8", "int8")),
     "tensor_parallel": whole(1, 1024),
     "executor": one_of("real", "simulated"),
@@ -132,6 +150,7 @@ ENGINE: dict[str, Check] = {
     "clock": one_of("wall", "steps"),
     "temperature": number(0),
     "threads": optional(whole(1, 1024)),
+    "cuda_graphs": flag,
 }
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from kvlab.kernels.copy import copy
 from kvlab.moves import Copy, Move
 
-
 Layers = list[tuple[Tensor, Tensor]]  # k_SHD, v_SHD of each
 Copies = Callable[[list[Copy]], None]
 

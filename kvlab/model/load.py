@@ -44,15 +44,17 @@ class Loaded:
     name: str
 
 
-def load(config: Mapping[str, Any], dtype: str) -> Loaded:
-    """The model of `config`. UsageError: unknown, missing, damaged, or not to be had in `dtype`."""
+def load(config: Mapping[str, Any], dtype: str, device: str = "cpu") -> Loaded:
+    """The model of `config` on that device. UsageError: unknown, missing, damaged, or not to be had in `dtype`."""
     source = open_source(config)
     if isinstance(source, Published):
         source.refuse()
     check_dtype(dtype, source.dtypes)
     from kvlab.model.llama import Llama
+    from kvlab.model.weights import onto
 
-    return Loaded(Llama(source.shape, source.weights(dtype)), source.shape, source.tokenizer, source.name)
+    weights = onto(device, source.weights(dtype))
+    return Loaded(Llama(source.shape, weights), source.shape, source.tokenizer, source.name)
 
 
 def shape_of(config: Mapping[str, Any]) -> Shape:

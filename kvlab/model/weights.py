@@ -71,6 +71,26 @@ def fuse(shape: Shape, part: Callable[[str], Tensor], dtype: str) -> Weights:
     return weights
 
 
+def onto(device: str, weights: Weights) -> Weights:
+    """The weights moved there, one at a time, so that at most one of them is in both places."""
+    for name in weights:
+        weights[name] = weights[name].to(device)
+    return weights
+
+
+def random_weights(shape: Shape, dtype: str, device: str, seed: int = 0) -> Weights:
+    """Weights of any size at once, for measuring: each row of a matrix keeps the size of what it is applied to."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(seed)
+    weights = {}
+    for name, stack in layout(shape).items():
+        size = _stacked(stack)
+        whole = torch.empty(size, dtype=getattr(torch, dtype), device=device)
+        weights[name] = whole.fill_(1) if len(size) == 1 else whole.normal_(0, size[-1] ** -0.5, generator=generator)
+    return weights
+
+
 @contextmanager
 def open_safetensors(path: Path) -> Iterator[Any]:
     """The file's tensors by name, read lazily and memory-mapped. UsageError: missing or damaged."""

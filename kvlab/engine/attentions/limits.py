@@ -40,7 +40,7 @@ LIMITS = {
 def check(node: Mapping[str, Any], device: str, dtype: str, block_size: int | None, head_dim: int) -> None:
     """UsageError: the kernel that the node `attention` names cannot run so; block_size None: over rows."""
     limits, given = LIMITS.get(str(node.get("_target_"))), f"attention={node.get('name', node.get('_target_'))}"
-    if limits is None or not (limits.module or device == "cuda"):
+    if limits is None or not (limits.module or device.startswith("cuda")):
         return
     check_package(given, limits, device)
     if dtype not in DTYPES:
@@ -52,7 +52,7 @@ def check(node: Mapping[str, Any], device: str, dtype: str, block_size: int | No
 
 def check_package(given: str, limits: Limits, device: str) -> None:
     """UsageError: it runs on CUDA devices only, or is not installed."""
-    if device != "cuda":
+    if not device.startswith("cuda"):
         raise UsageError(
             f"{given}: it needs device=cuda, and its package ({limits.install}); "
             f"allowed with device={device} is {ON_A_CPU}"
