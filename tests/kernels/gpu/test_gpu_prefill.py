@@ -13,6 +13,7 @@ from kvlab.errors import UsageError
 from kvlab.kernels.gpu.config import Config
 from kvlab.kernels.gpu.geometry import Blocks, Rows, make_view
 from kvlab.kernels.gpu.prefill import prefill
+from kvlab.kernels.gpu.tuning import config_for
 from kvlab.kernels.reference import attend as truth
 from kvlab.memory import view as host
 from kvlab.memory.host_vmm import PAGE_BYTES
@@ -72,7 +73,10 @@ def parts_of(case, chosen=None):
 
 
 def run(case, config, window=None, chosen=None, fill=torch.nan):
-    """o_TQD over rows, which is the same to the bit over blocks."""
+    """o_TQD over rows, which is the same to the bit over blocks. No config: what a launch over blocks would choose."""
+    heads, head_dim = case.q_TQD.shape[1:]
+    groups = heads // case.flat[0].shape[1]
+    config = config or config_for("prefill", case.q_TQD.dtype, head_dim, case.block_size, groups)
     most, longest = int((case.stop_B - case.start_B).max()), int(case.stop_B.max())
     results = []
     for part, kv in parts_of(case, chosen):
@@ -85,7 +89,7 @@ def run(case, config, window=None, chosen=None, fill=torch.nan):
 
 @pytest.fixture
 def config(device):
-    """Few programs for the interpreter; on a GPU what a launch would choose by itself."""
+    """Few programs for the interpreter; on a GPU what a launch would choose."""
     return WIDE if device == "cpu" else None
 
 
