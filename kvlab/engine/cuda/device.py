@@ -32,6 +32,7 @@ class CudaPlatform:
         self.device = torch.device("cuda", ordinal)
         self.total_bytes = int(torch.cuda.get_device_properties(ordinal).total_memory)
         self._graphs: Any = None  # the memory that all graphs share
+        self._aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # one: each has a workspace of its own
         self._answer = self.buffer(0)
 
     def build_kernels(self, node: dict[str, Any]) -> Kernels:
@@ -70,7 +71,7 @@ class CudaPlatform:
 
     def capture(self, function: Callable[[], Tensor]) -> CudaGraph:
         self._graphs = self._graphs or torch.cuda.graph_pool_handle()
-        return CudaGraph(function, self._graphs)
+        return CudaGraph(function, self._graphs, self._aside)
 
     def used_bytes(self) -> int:
         free, total = torch.cuda.mem_get_info(self.device)
@@ -91,8 +92,8 @@ class CudaPlatform:
 class CudaGraph:
     """See Graph. Other threads may call the driver while it is recorded."""
 
-    def __init__(self, function: Callable[[], Tensor], pool: Any) -> None:
-        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    def __init__(self, function: Callable[[], Tensor], pool: Any, aside: torch.cuda.Stream) -> None:
+        here = torch.cuda.current_stream()
         aside.wait_stream(here)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(aside):

@@ -6,6 +6,7 @@ which waits for all of it: buffers that a step filled are free again in the next
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -77,11 +78,12 @@ def open_platform(device: str) -> Platform:
     """The CUDA device `cuda` or `cuda:N`. UsageError: there is none of that number."""
     from kvlab.engine.cuda.device import CudaPlatform
 
-    kind, _, number = device.partition(":")
-    if kind != "cuda" or not (number or "0").isdecimal():
+    found = re.fullmatch(r"cuda(?::(\d+))?", device)
+    if found is None:
         raise UsageError(f"device={device}: allowed is cpu, cuda or cuda:N")
     if not torch.cuda.is_available():
         raise UsageError(f"device={device}: torch {torch.__version__} sees no such device; allowed here is cpu")
-    if int(number or 0) >= torch.cuda.device_count():
+    ordinal = int(found[1] or 0)
+    if ordinal >= torch.cuda.device_count():
         raise UsageError(f"device={device}: allowed here are cuda:0 to cuda:{torch.cuda.device_count() - 1}")
-    return CudaPlatform(int(number or 0))
+    return CudaPlatform(ordinal)

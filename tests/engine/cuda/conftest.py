@@ -38,7 +38,8 @@ STRATEGIES = {
 }
 
 
-def config(strategy: str, **changes: object) -> dict:
+def _config(strategy: str, pool_tokens: int | None = None, **changes: object) -> dict:
+    """`pool_tokens`: None is room for all."""
     engine = {
         "max_seqs": 4, "chunk": None, "clock": "steps", "temperature": 0.0, "threads": 1, "cuda_graphs": True,
     }  # fmt: skip
@@ -54,8 +55,16 @@ def config(strategy: str, **changes: object) -> dict:
         "pool_fraction": None, "block_size": 4, "dtype": "float32", "device": "cuda", "executor": "real",
         "timing": False,
     }  # fmt: skip
+    if pool_tokens:
+        base["pool_bytes"] = pool_tokens * TOKEN_BYTES
     engine.update({key: changes.pop(key) for key in list(changes) if key in engine})
     return {**base, "engine": engine, **changes}
+
+
+@pytest.fixture
+def config():
+    """config(strategy, pool_tokens=None, **changes): of a run; engine's keys go there."""
+    return _config
 
 
 @pytest.fixture
@@ -74,16 +83,17 @@ def new_platform():
 
 @pytest.fixture
 def serve(new_platform):
-    """serve(config, requests, on_cpu=False): the engine after its run."""
+    """serve(config, requests, on_cpu=False): the engine after its run; `told` is what the executor says of itself."""
 
-    def run(cfg, requests, on_cpu=False, executor=None):
+    def run(cfg, requests, on_cpu=False):
         platform = None if on_cpu else new_platform()
         cfg = {**cfg, "device": "cpu"} if on_cpu else cfg
         model = load(cfg["model"], cfg["dtype"], "cpu" if on_cpu else str(platform.device)).model
         strategy = build_strategy(cfg, TOKEN_BYTES, 2, cfg["pool_bytes"])
         with real_engine(cfg, model, strategy, requests, platform=platform) as engine:
-            engine.platform = platform
+            engine.platform, engine.strategy = platform, strategy
             engine.run()
+            engine.told = engine.executor.describe()
         return engine
 
     return run
@@ -91,14 +101,14 @@ def serve(new_platform):
 
 @pytest.fixture
 def work():
-    """work(count, seed=0, alike=0): requests of a few tokens; `alike` leading ones are the same in all of them."""
+    """work(count, ...): requests of 2 to `longest` output tokens; `alike` leading ones are the same in all of them."""
 
-    def make(count, seed=0, alike=0, temperature=0.0):
+    def make(count, seed=0, longest=13, alike=0, temperature=0.0):
         rng = np.random.default_rng(seed)
         shared, made = rng.integers(0, 97, alike), []
         for number in range(count):
             prompt = np.append(shared, rng.integers(0, 97, int(rng.integers(1, 10)))).astype(np.int32)
-            output = int(rng.integers(2, 14))
+            output = int(rng.integers(2, longest + 1))
             limit = min(32, len(prompt) + output)
             made.append(Request(number, len(prompt), limit - len(prompt), 32, 0.0, prompt, temperature, number))
         return made
