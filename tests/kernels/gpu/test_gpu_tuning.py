@@ -9,6 +9,7 @@ import pytest
 import torch
 from triton.runtime.errors import OutOfResources
 
+from kvlab.bench.tune import Shape, launch_of
 from kvlab.errors import UsageError
 from kvlab.kernels.gpu import tuning
 from kvlab.kernels.gpu.config import Config
@@ -152,3 +153,18 @@ def test_committed_choices_are_listed_once():
     entries = json.loads(DEFAULTS.read_text())
     keys = [tuple(entry[name] for name in Key._fields) for entry in entries]
     assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("kind", tuning.KINDS)
+def test_the_kernels_run_with_every_candidate_that_is_tried(kind, device, tmp_path):
+    """The launches of kvlab bench tune, over blocks, small ones."""
+    key = Key(kind, torch.float32, 32, 16, 2)
+    launch, launched = launch_of(key, Shape(2, 20, 2, device)), []
+
+    def record(config):
+        launch(config)
+        launched.append(config)
+
+    tuned = tune(key, record, seconds=fake_timer(launched.append, {}), path=tmp_path / "mine.json", device="A GPU")
+    assert not tuned.failed
+    assert launched == candidates(key)
