@@ -74,7 +74,7 @@ def execute(config: dict[str, Any], directory: Path, say: Report, progress: Prog
     if reason := _refusal(planned):
         count = planned.workload.num_requests
         return {**_identity(config, planned), "num_refused": count, "status": "refused", "reason": reason}
-    measured = _serve(config, planned, directory, progress)
+    measured = serve(config, planned, directory, progress)
     return {**_identity(config, planned), "status": "ok", "reason": "", **measured}
 
 
@@ -128,7 +128,8 @@ def _identity(config: dict[str, Any], planned: Plan) -> dict[str, Any]:
     }
 
 
-def _serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Progress | None) -> dict[str, Any]:
+def serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Progress | None) -> dict[str, Any]:
+    """The requests of a plan, to the last one; what was found, and the files of the series in `directory`."""
     with files.request_writer(directory / "requests.csv") as write:
         outcomes, series = Outcomes(write, REQUEST_ROWS), Thinned(SERIES_ROWS, merged)
         engine = make_engine(config, planned, outcomes, series, progress)

@@ -148,7 +148,10 @@ class Strategy(ABC):
 
     @abstractmethod
     def extend(self, seq: int, length: int, upto: int) -> int | None:
-        """Room for tokens [length, upto), shared with nobody; `length` are stored. The new room, or None."""
+        """Room for tokens [length, upto), shared with nobody; `length` are stored. The new room, never a smaller one.
+
+        None: not now, or not at all (beyond max_len). Who asks for what he has is not refused, and nothing moves.
+        """
 
     @abstractmethod
     def release(self, seq: int) -> None:
@@ -203,7 +206,8 @@ class Strategy(ABC):
     def ahead(self) -> None:  # noqa: B027 (a hook)
         """Before a launch, the moves before it drained: Map, Unmap and Drop that it cannot notice, done while it runs.
 
-        Called only where overridden. Rooms and usage stay as they are, but for `backed`.
+        Called only where overridden. Rooms and usage stay as they are, but for `backed`. Asked twice in a row it has
+        nothing to add.
         """
 
     # --- given

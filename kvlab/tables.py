@@ -43,10 +43,9 @@ class Tables:
 
     def append_each(self, seqs: Seq[int], entries: Seq[int]) -> None:
         """One entry to each of the sequences, no two of which are the same."""
-        row, count = self.row, self.count
-        self.data[[row[seq] for seq in seqs], [count[seq] for seq in seqs]] = entries
-        for seq in seqs:
-            count[seq] += 1
+        rows, counts = list(map(self.row.__getitem__, seqs)), list(map(self.count.__getitem__, seqs))
+        self.data[rows, counts] = entries
+        self.count.update(zip(seqs, [count + 1 for count in counts], strict=True))
 
     def put(self, seq: int, index: int, entry: int) -> None:
         self.data[self.row[seq], index] = entry

@@ -51,14 +51,12 @@ class Paged(Strategy):
 
     def extend_all(self, seqs: list[int], lengths: list[int], uptos: list[int]) -> list[int]:
         """A block each for those whose last one is full, as in a step that only decodes; else one by one."""
-        table, size, count = self.table, self.block_size, len(seqs)
-        held = [table.count[seq] for seq in seqs]
-        one_each = all(
-            n * size == length < upto <= length + size for n, length, upto in zip(held, lengths, uptos, strict=True)
-        )
-        if not one_each or not 0 < count <= len(self.free) or max(uptos) > self.memory.max_len:
+        size, count = self.block_size, len(seqs)
+        held = list(map(self.table.count.__getitem__, seqs))
+        full = [n * size for n in held] == lengths and [(upto - 1) // size for upto in uptos] == held
+        if not full or not 0 < count <= len(self.free) or max(uptos) > self.memory.max_len:
             return super().extend_all(seqs, lengths, uptos)
-        table.append_each(seqs, self.free[: -count - 1 : -1])
+        self.table.append_each(seqs, self.free[: -count - 1 : -1])
         del self.free[-count:]
         return [(n + 1) * size for n in held]
 

@@ -12,7 +12,7 @@ ONLY_IN = {
     "hydra": {"kvlab/harness/compose.py"},
     "omegaconf": {"kvlab/harness/compose.py"},
     "wandb": {"kvlab/harness/tracking.py"},
-    "matplotlib": {"kvlab/harness/figures.py", "kvlab/harness/timelines.py"},
+    "matplotlib": {"kvlab/harness/figures.py", "kvlab/harness/timelines.py", "kvlab/harness/bench_figures.py"},
     "gguf": {"kvlab/model/gguf.py"},
     "rich": {"kvlab/harness/"},
     "safetensors": {"kvlab/model/"},

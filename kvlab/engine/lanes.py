@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from kvlab.moves import Move
 from kvlab.request import Request
 
+NOTHING = np.empty(0, np.int32)
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
@@ -20,7 +22,7 @@ class Sequence:
 
     request: Request
     known: int  # tokens: the prompt, and the output so far
-    output: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))  # kept while it is not running
+    output: NDArray[np.int32] = field(default_factory=lambda: NOTHING)  # kept while it is not running
     lane: int = -1  # -1: not on the device
     found: int = 0  # tokens in place when it was admitted last
     reached: int = 0  # the most tokens that were ever stored of it when it left the device

@@ -58,7 +58,6 @@ class Scheduler:
         self.moves: list[Move] = []
         self.arrivals: dict[int, Arrival] = {}  # of those that wait: one object for as long
         self.refused_at = -1  # `changes` when the head of the queue was refused last
-        self.planned_at = 0  # `changes` at the last plan
         self.changes = 0  # releases, copies, what caches were told: nothing else can turn a refusal into a grant
 
     @property
@@ -93,7 +92,6 @@ class Scheduler:
         if preemptions == self.tally.preemptions:
             self._admit()
         self._drain()
-        self.planned_at = self.changes
         return self.lanes.launch(self.strategy.memory.chunk, self.metered.ahead()) if len(self.lanes) else None
 
     def take_moves(self) -> list[Move]:
@@ -119,21 +117,22 @@ class Scheduler:
 
     # --- launches in which nothing changes
 
-    def quiet(self) -> int:
-        """How many launches from here on only decode: nobody asks, is done or may be admitted in them."""
-        lanes, order = self.lanes, self.lanes.order
-        if not len(order) or len(self.eos) or self._may_admit():
-            return 0
-        if self.metered.looks_ahead and self.changes != self.planned_at:  # what was given back may be mapped ahead
-            return 0
-        known, stored = lanes.known[order], lanes.stored[order]
-        if (known - stored).max() > 1 or (known <= lanes.prompt[order]).any():  # prompts, or recomputation
-            return 0
-        ask, done = (lanes.room[order] - known).min() + 1, (lanes.end[order] - known).min() - 1
-        return max(0, int(min(ask, done)))
+    def quiet(self, launch: Launch) -> int:
+        """How many launches from this one on, which was planned, only decode, with nobody done at their end.
+
+        Behind the first of them nobody asks or may be admitted either.
+        """
+        lanes, lane_B = self.lanes, launch.lane_B
+        known_B = lanes.known[lane_B]
+        if len(self.eos) or (launch.start_B < known_B - 1).any() or (known_B <= lanes.prompt[lane_B]).any():
+            return 0  # prompts, or recomputation
+        unfinished = int((lanes.end[lane_B] - known_B).min()) - 1
+        if self._may_admit():
+            return min(unfinished, 1)
+        return min(unfinished, int((lanes.room[lane_B] - known_B).min()) + 1)
 
     def advance(self, steps: int, tokens: Tokens) -> None:
-        """That many quiet launches are over; tokens(request ids [N], positions [N]) are those that they sampled."""
+        """So many quiet launches are over; tokens(request ids [N], positions [N]) are those that they sampled."""
         lanes, order = self.lanes, self.lanes.order
         if lanes.ids is not None:
             position_BK = lanes.known[order, None] + np.arange(steps)

@@ -72,20 +72,25 @@ class SimulatedExecutor:
     def run(self, moves: list[Move], launch: Launch) -> NDArray[np.int32]:
         samples = int(launch.samples_B.sum())
         launch_s = self.cost.launch(launch.stop_B - launch.start_B, launch.stop_B, samples)
-        seconds = launch_s
-        if moves:
-            seconds += self.cost.moves(moves)
-        if launch.beside:
-            seconds += self.cost.beside(launch.beside, launch_s)
-        self.clock.seconds += seconds
+        self.clock.seconds += launch_s + self._moved(moves, launch, launch_s)
         if launch.ids_T is None:
             return np.zeros(samples, np.int32)
         return self.tokens(self.lanes.id[launch.lane_B[launch.samples_B]], launch.stop_B[launch.samples_B])
 
-    def decode(self, launch: Launch, steps: int) -> NDArray[np.float64]:
-        """The moments at which that launch and those like it behind it begin [steps], and the last one's end."""
-        seconds_K = self.cost.decode(len(launch.lane_B), int(launch.stop_B.sum()), steps)
-        return np.cumsum(np.concatenate(([self.clock.seconds], seconds_K)))
+    def decode(self, moves: list[Move], launch: Launch, steps: int) -> NDArray[np.float64]:
+        """The moments at which that launch and those like it behind it begin [steps], and the last one's end.
+
+        The moves are carried out before and beside the first of them.
+        """
+        second_K = self.cost.decode(len(launch.lane_B), int(launch.stop_B.sum()), steps)
+        if moves or launch.beside:
+            second_K[0] += self._moved(moves, launch, float(second_K[0]))
+        return np.cumsum(np.concatenate(([self.clock.seconds], second_K)))
+
+    def _moved(self, moves: list[Move], launch: Launch, launch_s: float) -> float:
+        """Seconds by which moves make a launch longer."""
+        seconds = self.cost.moves(moves) if moves else 0.0
+        return seconds + self.cost.beside(launch.beside, launch_s) if launch.beside else seconds
 
 
 class SimulatedEngine(Engine[SimulatedExecutor]):
@@ -116,20 +121,15 @@ class SimulatedEngine(Engine[SimulatedExecutor]):
         self.scheduler.backlog = self.came.by(now) - self.pending.taken
 
     def _launch(self, launch: Launch) -> None:
-        super()._launch(launch)
-        steps = min(self.scheduler.quiet(), LONGEST)
-        if steps > 1:
-            self._stretch(steps)
-
-    def _stretch(self, steps: int) -> None:
-        """As many of so many launches, in which everybody decodes one token more, as begin before somebody comes."""
-        scheduler = self.scheduler
-        launch = scheduler.lanes.launch(scheduler.strategy.memory.chunk, [])
-        begin_K = self.executor.decode(launch, steps)
-        if not scheduler.waiting:
-            steps = int(np.searchsorted(begin_K[:-1], self.pending.next_s))
+        """That launch; or where it only decodes, all that are like it, as many as begin before somebody comes."""
+        steps = min(self.scheduler.quiet(launch), LONGEST)
         if steps < 1:
+            super()._launch(launch)
             return
+        scheduler = self.scheduler
+        begin_K = self.executor.decode(scheduler.take_moves(), launch, steps)
+        if steps > 1 and not scheduler.waiting:
+            steps = max(1, int(np.searchsorted(begin_K[:-1], self.pending.next_s)))
         queued_K = self.came.by_each(begin_K[:steps]) - self.pending.taken + len(scheduler.waiting)
         self.recorder.stretch(scheduler, launch, begin_K[1 : steps + 1], queued_K)
         scheduler.advance(steps, self.executor.tokens)

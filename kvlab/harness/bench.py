@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvlab.build import build_strategy
 from kvlab.errors import UsageError
-from kvlab.harness import bench_calibrate, bench_compiled, bench_kernels, bench_tune, nodes, plugins, provenance
+from kvlab.harness import (
+    bench_calibrate,
+    bench_compiled,
+    bench_kernels,
+    bench_simulator,
+    bench_tune,
+    nodes,
+    plugins,
+    provenance,
+)  # fmt: skip
 from kvlab.harness.compose import Composer
 from kvlab.harness.progress import Bar
 from kvlab.harness.table import grid
@@ -19,7 +28,12 @@ if TYPE_CHECKING:
     from kvlab.bench.bookkeeping import Cost, Spread
     from kvlab.strategy import Strategy
 
-SHAPED = {"kernels": bench_kernels.run, "calibrate": bench_calibrate.run, "tune": bench_tune.run}  # take NAME=VALUE
+SHAPED = {  # take NAME=VALUE
+    "kernels": bench_kernels.run,
+    "simulator": bench_simulator.run,
+    "calibrate": bench_calibrate.run,
+    "tune": bench_tune.run,
+}
 NAMES = ("bookkeeping", *SHAPED, "compiled")
 SEQUENCES = STEPS = 256
 BLOCK_SIZES = (1, 16, 128)
@@ -49,7 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--repeats", metavar="N", type=int, default=5, help="how often each is measured (5)")
     add("--json", action="store_true", help="print an object: on what, and a list of settings with their costs")
     add("--out", metavar="FILE", type=Path, help="also write the table to FILE, in Markdown")
-    parser.epilog = "\n\n".join((bench_kernels.HELP, bench_calibrate.HELP, bench_tune.HELP, str(parser.epilog)))
+    parser.epilog = "\n\n".join(
+        (bench_kernels.HELP, bench_simulator.HELP, bench_calibrate.HELP, bench_tune.HELP, str(parser.epilog))
+    )
 
 
 def run(args: argparse.Namespace) -> int:

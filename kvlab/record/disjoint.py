@@ -18,13 +18,14 @@ EVERY = 64  # steps between looks while nobody is admitted
 class Disjoint:
     """Looks at the first layer group's table."""
 
-    def __init__(self, strategy: Strategy) -> None:
-        self.strategy, self.admissions, self.steps = strategy, -1, 0
+    def __init__(self, strategy: Strategy, every_admission: bool = True) -> None:
+        self.strategy, self.every_admission = strategy, every_admission
+        self.admissions, self.steps = -1, EVERY
 
     def check(self, usage: Usage, lanes: Lanes, lane_B: NDArray[np.int64], admissions: int) -> None:
         """Raise AccountingError if sequences overlap, or distinct live blocks are not what is held."""
         self.steps += 1
-        if admissions == self.admissions and self.steps < EVERY:
+        if self.steps < EVERY and not (self.every_admission and admissions != self.admissions):
             return
         self.admissions, self.steps = admissions, 0
         if self.strategy.block_size is None:

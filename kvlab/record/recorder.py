@@ -38,7 +38,10 @@ class Recorder:
 
     def __init__(self, strategy: Strategy, committed: Callable[[], int] | None, keeps: Keeps | None = None) -> None:
         self.strategy, self.committed = strategy, committed
-        self.identity, self.disjoint = Identity(strategy.memory, strategy.usage()), Disjoint(strategy)
+        self.identity, self.disjoint = (
+            Identity(strategy.memory, strategy.usage()),
+            Disjoint(strategy, every_admission=committed is not None),
+        )
         self.totals, self.kept = Totals(), keeps or Everything()
         self.series = Series(len(Step._fields), self._take)
         self.last_s = 0.0

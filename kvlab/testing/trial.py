@@ -193,6 +193,9 @@ class Trial:
         if after._replace(backed=before.backed) != before:
             raise RuleError("ahead", f"ahead() changed {before} to {after}")
         self.drain()
+        self.strategy.ahead()
+        if self.strategy.moves:
+            raise RuleError("ahead", f"asked twice in a row, ahead() adds {self.strategy.moves}")
         checks.a_launch_does_not_notice(self.shadow.pools[0], self.undone, np.concatenate(self.flight_slots))
         self.seen["moves beside a launch"] += len(self.undone)
         if self.undone:

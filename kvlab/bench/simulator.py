@@ -1,0 +1,41 @@
+"""How many requests a second the simulator serves, and in how much memory: one run in a process of its own.
+
+`python -m kvlab.bench.simulator CONFIG.json` runs a simulated configuration, everything recorded and written as in any
+run, and prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter, process_time
+from typing import Any
+
+from kvlab import simulate
+from kvlab.record.others import OthersShare
+
+
+def measure(config: dict[str, Any]) -> dict[str, Any]:
+    """Seconds from the plan to the written files, on one core, and the most memory that the process ever had."""
+    planned = simulate.plan(config)
+    with TemporaryDirectory() as folder:
+        others, wall, cpu = OthersShare(), perf_counter(), process_time()
+        result = simulate.serve(config, planned, Path(folder), None)
+        cpu_s, wall_s, share = process_time() - cpu, perf_counter() - wall, others.share()
+    return {
+        "requests": result["num_finished"],
+        "steps": result["num_steps"],
+        "output_tokens": result["num_output_tokens"],
+        "cpu_s": cpu_s,
+        "wall_s": wall_s,
+        "requests_per_cpu_s": result["num_finished"] / cpu_s,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "others_cpu_share": share,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(json.loads(Path(sys.argv[1]).read_text()))))

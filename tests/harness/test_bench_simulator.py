@@ -1,0 +1,29 @@
+"""`kvlab bench simulator`: a table, a figure and a line of JSON, from runs in processes of their own."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kvlab.harness.cli import main
+
+
+def test_it_measures_as_many_requests_as_it_is_told(tmp_path, capsys):
+    out = tmp_path / "simulator.md"
+    assert main(["bench", "simulator", "requests=40,80", "--repeats", "1", "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    found = json.loads(text.strip().splitlines()[-1])
+    assert [row["requests"] for row in found["rows"]] == [40, 80]
+    assert all(row["peak_bytes"] > 2**20 and row["requests_per_cpu_s"] > 0 for row in found["rows"])
+    assert out.read_text().startswith("# `kvlab bench simulator`")
+    assert out.with_suffix(".png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [(["requests=0"], "requests=0: allowed are"), (["executor=real"], "allowed with executor=simulated only")],
+)
+def test_wrong_words_are_one_line(words, line, capsys):
+    assert main(["bench", "simulator", *words]) == 2
+    assert line in capsys.readouterr().err
