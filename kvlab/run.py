@@ -48,7 +48,8 @@ def plan(config: dict[str, Any], platform: Platform | None = None) -> Plan:
     strategy = build_strategy(config, token_bytes, shape.layers, size)
     for axis in AXES:
         build_axis(config, axis)
-    limits.check(config["attention"], config["device"], config["dtype"], strategy.block_size, shape.head_dim)
+    device = platform.device.type if platform else config["device"]
+    limits.check(config["attention"], device, config["dtype"], strategy.block_size, shape.head_dim)
     workload = make(
         config["workload"],
         seed=int(config["seed"]),

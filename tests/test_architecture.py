@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ ONLY_IN = {
     "safetensors": {"kvlab/model/"},
     "tokenizers": {"kvlab/model/"},
     "triton": {"kernels/", "kvlab/compiled/"},
+    "cuda": {"kvlab/memory/cuda/bindings.py"},
     "torch": {
         "kvlab/memory/",
         "kvlab/model/",
@@ -77,6 +81,20 @@ def test_strategies_import_the_interface_and_numpy_only():
         others = {name for name in imports(path) - allowed if not name.startswith("kvlab.strategies.")}
         foreign = {name for name in others if name.split(".")[0] in ("kvlab", "torch", "hydra")}
         assert not foreign, (path.name, foreign)
+
+
+def test_engine_and_kernels_run_where_the_harness_libraries_are_not_installed():
+    """On a GPU box with torch, triton and numpy; what is looked for here is an import, at any depth."""
+    missing = ("hydra", "omegaconf", "wandb", "rich", "matplotlib", "gguf", "safetensors", "tokenizers", "jinja2")
+    wanted = (
+        "kvlab.run", "kvlab.engine.real", "kvlab.engine.cuda.executor", "kvlab.engine.cuda.device",
+        "kvlab.engine.cuda.standin", "kvlab.kernels.gpu.attention", "kvlab.kernels.gpu.copy", "kvlab.bench.kernels",
+        "kvlab.memory.cuda.vmm",
+    )  # fmt: skip
+    code = f"import sys; sys.modules.update(dict.fromkeys({missing}))\n" + "\n".join(f"import {x}" for x in wanted)
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-1000:]
 
 
 def test_the_engine_never_imports_the_harness():

@@ -32,7 +32,7 @@ STRATEGIES = {
     "vattention": {"_target_": "kvlab.strategies.vattention.VAttention"},
     "vattention_ahead": {"_target_": "kvlab.strategies.vattention.VAttention", "map_ahead": 1},
     "vattention_sliced": {"_target_": "kvlab.strategies.vattention.VAttention", "page_layout": "sliced"},
-    "growing": {"_target_": "kvlab.strategies.growing.Growing"},
+    "growing": {"_target_": "kvlab.strategies.growing.Growing", "step": 4},
     "radix": {"_target_": "kvlab.strategies.radix.Radix", "block_size": 4, "partial": "copy"},
     "token_pool": {"_target_": "kvlab.strategies.token_pool.TokenPool"},
 }

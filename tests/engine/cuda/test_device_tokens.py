@@ -28,7 +28,7 @@ def test_the_same_tokens_as_on_the_cpu(name, serve, config, work):
     told = engine.told
     assert told["cuda_graphs"]
     assert 0 < told["graph_replays"] < engine.recorder.totals.launches
-    if engine.strategy.counts["copied"] or name == "radix":
+    if name == "radix":
         assert engine.scheduler.tally.hit_tokens > 0
 
 
@@ -36,12 +36,12 @@ def test_the_same_tokens_as_on_the_cpu(name, serve, config, work):
 @pytest.mark.parametrize("name", [*QUICK, *OTHERS])
 @pytest.mark.parametrize("changes", [{}, {"chunk": 3}, {"cuda_graphs": False}], ids=["plain", "chunks", "no graphs"])
 def test_the_same_tokens_with_preemption(name, changes, serve, config, work):
-    requests = work(8, seed=2, alike=5 if name == "radix" else 0)
+    requests = work(6, seed=2, longest=22, alike=5 if name == "radix" else 0)
     virtual = name.startswith("vattention")
     cfg = config(name, **changes, **({} if virtual and not STANDIN else {"pool_tokens": 48 if virtual else 40}))
     engine = serve(cfg, requests)
     assert said(engine) == said(serve(cfg, requests, on_cpu=True))
-    if STANDIN and name not in ("contiguous",):
+    if name != "contiguous" and (STANDIN or not virtual):  # pages of a device hold all
         assert engine.scheduler.tally.preemptions > 0
     assert (engine.told["graph_replays"] > 0) == changes.get("cuda_graphs", True)
 
