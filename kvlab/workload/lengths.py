@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice, repeat
+from math import log
 from random import Random
 
 from kvlab.errors import UsageError
-from kvlab.workload.knobs import Config, number, optional_whole, span, whole
+from kvlab.workload.knobs import Config, number, optional_whole, positive, span, whole
 from kvlab.workload.rows import Drawn
 
 
@@ -37,12 +38,20 @@ def split(total: int, prompt_share: float) -> tuple[int, int]:
 
 def lognormal(config: Config, seed: int, max_len: int) -> Drawn:
     # exp(50 + 10 sigmas of 10) is still a number; larger values would overflow, and mean nothing.
-    mu, sigma = number(config, "mu", 0, 50), number(config, "sigma", 0, 10)
+    sigma = number(config, "sigma", 0, 10)
+    mu = number({"mu": _mu(config, sigma)}, "mu", 0, 50)
     cap = optional_whole(config, "cap") or max_len
     share = number(config, "prompt_share", 0, 1)
     pairs = (split(total, share) for total in lognormal_totals(seed, mu, sigma, cap))
     source = f"lognormal total, mu {mu:g}, sigma {sigma:g}, cap {cap}, prompt share {share:g}"
     return Drawn(pairs, {"synthetic": True, "source": source})
+
+
+def _mu(config: Config, sigma: float) -> object:
+    """Given as it is, or by the mean, which then stays the same whatever sigma is."""
+    if config.get("mean") is None:
+        return config.get("mu")
+    return log(positive(config, "mean", 1.0)) - sigma**2 / 2
 
 
 def uniform(config: Config, seed: int) -> Drawn:

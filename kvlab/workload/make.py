@@ -14,14 +14,15 @@ from kvlab.errors import UsageError
 from kvlab.imports import object_at
 from kvlab.request import Request
 from kvlab.workload import arrivals, lengths, quantiles, trace
-from kvlab.workload.knobs import Config, optional_whole, positive, shown, whole
+from kvlab.workload.knobs import Config, number, optional_whole, positive, shown, whole
 from kvlab.workload.prompts import draw_prompt
 from kvlab.workload.rows import Drawn, Rows
 from kvlab.workload.summary import Refused, summarise
 
-COMMON = ("name", "num_requests", "path", "sample", "arrivals", "rate", "time_scale", "scale", "max_tokens")
+COMMON = ("name", "num_requests", "path", "sample", "arrivals", "rate", "time_scale", "scale", "max_tokens",
+          "shared_prefix")  # fmt: skip
 OWN = {
-    "lognormal": ("mu", "sigma", "cap", "prompt_share"),
+    "lognormal": ("mu", "sigma", "mean", "cap", "prompt_share"),
     "uniform": ("prompt_len", "output_len"),
     "fixed": ("prompt_len", "output_len"),
 }
@@ -54,9 +55,10 @@ def from_rows(
 ) -> Workload:
     """The workload of rows that were drawn or read: scaled, with arrivals and prompts.
 
-    Of the node it takes scale, max_tokens, arrivals, rate and time_scale, each as if null where absent.
+    Of the node it takes scale, max_tokens, shared_prefix, arrivals, rate and time_scale, each as if null where absent.
     """
     scale, max_tokens = positive(config, "scale", 1.0), optional_whole(config, "max_tokens")
+    share = shared_prefix(config)
     about_arrivals = {"arrivals": arrivals.kind(config), "rate_per_s": config.get("rate")}
     rows = rows.scaled(scale)
     times = arrivals.times(config, rows, seed)
@@ -65,11 +67,11 @@ def from_rows(
     refused = refuse(rows, max_len)
     gone = {refusal.id for refusal in refused}
     requests = [
-        request(rows, id, times[id], seed, limit(rows.prompt[id], max_tokens, max_len), vocab, temperature)
+        request(rows, id, times[id], seed, limit(rows.prompt[id], max_tokens, max_len), vocab, temperature, share)
         for id in range(len(rows))
         if id not in gone
     ]
-    knobs = {"length_scale": scale, "max_tokens": max_tokens, "num_cut_by_max_tokens": num_cut}
+    knobs = {"length_scale": scale, "max_tokens": max_tokens, "num_cut_by_max_tokens": num_cut, "shared_prefix": share}
     info = {
         "name": reported_name(config),
         **rows.origin,
@@ -134,11 +136,16 @@ def limit(prompt_len: int, max_tokens: int | None, max_len: int) -> int:
     return max_len if max_tokens is None else min(max_len, prompt_len + max_tokens)
 
 
+def shared_prefix(config: Config) -> float:
+    """Share of each prompt's tokens that all requests begin with."""
+    return 0.0 if config.get("shared_prefix") is None else number(config, "shared_prefix", 0, 1)
+
+
 def request(
-    rows: Rows, id: int, arrival_s: float, seed: int, limit: int, vocab: int | None, temperature: float
+    rows: Rows, id: int, arrival_s: float, seed: int, limit: int, vocab: int | None, temperature: float, share: float
 ) -> Request:
     prompt_len, output_len = rows.prompt[id], rows.output[id]
-    own_seed, ids = draw_prompt(seed, id, prompt_len, vocab)
+    own_seed, ids = draw_prompt(seed, id, prompt_len, vocab, share)
     return Request(id, prompt_len, output_len, limit, arrival_s, ids, temperature, own_seed)
 
 

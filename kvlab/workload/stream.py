@@ -16,7 +16,7 @@ from kvlab.request import Request
 from kvlab.sketch import Sketch
 from kvlab.workload import arrivals, lengths
 from kvlab.workload.knobs import Config, optional_whole, positive
-from kvlab.workload.make import Workload, check_arguments, check_knobs, draw, limit, make
+from kvlab.workload.make import Workload, check_arguments, check_knobs, draw, limit, make, shared_prefix
 from kvlab.workload.prompts import draw_prompt
 from kvlab.workload.rows import Rows
 from kvlab.workload.summary import summarise
@@ -76,7 +76,7 @@ def stream(config: Config, *, seed: int, max_len: int, vocab: int | None) -> Str
     count, scale, max_tokens = (
         lengths.requests_to_draw(config), positive(config, "scale", 1.0), optional_whole(config, "max_tokens")
     )  # fmt: skip
-    kind = arrivals.kind(config)
+    kind, share = arrivals.kind(config), shared_prefix(config)
     summed = Lengths()
 
     def pairs() -> Iterator[Pair]:
@@ -92,7 +92,7 @@ def stream(config: Config, *, seed: int, max_len: int, vocab: int | None) -> Str
                 summed.refused += 1
                 continue
             summed.add(pair)
-            ids = None if vocab is None else draw_prompt(seed, id, pair[0], vocab)[1]
+            ids = None if vocab is None else draw_prompt(seed, id, pair[0], vocab, share)[1]
             yield Request(id, *pair, limit(pair[0], max_tokens, max_len), time, ids)
 
     return Stream(
@@ -106,6 +106,7 @@ def stream(config: Config, *, seed: int, max_len: int, vocab: int | None) -> Str
             "num_requests": count,
             "length_scale": scale,
             "max_tokens": max_tokens,
+            "shared_prefix": share,
             "arrivals": kind,
             "rate_per_s": config.get("rate"),
         },
