@@ -129,6 +129,7 @@ Overrides are NAME=VALUE; a sweep takes several values: a,b,c or range(0,3) or c
   seed, max_len, block_size, page_group_bytes, dtype, timing, pool_bytes (720MiB) or pool_blocks
   workload.NAME, model.NAME, strategy.NAME   what the chosen one has: workload.num_requests=64 workload.rate=2.5
   engine.max_seqs, engine.chunk, engine.clock, engine.temperature, engine.threads
+  slo.ttft_s, slo.tpot_s                     what counts as served well: limits in seconds
   hydra.run.dir=DIR, hydra.sweep.dir=DIR     where results go"""
 WITH_OVERRIDES = ("run", "sweep", "generate")
 

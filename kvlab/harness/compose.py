@@ -294,7 +294,7 @@ def _composed(tree: DictConfig, names: set[str]) -> Composed:
     assert isinstance(choices, dict)
     config = _named({str(name): value for name, value in plain.items()}, choices, names)
     tracking = config.pop("tracking", None) or {}
-    config = _without_gpu(validate(config), names)
+    config = _without_limits(_without_gpu(validate(config), names))
     assert isinstance(node, dict)
     lacking = _lacking(config, {str(name): value for name, value in node.items()})
     return Composed({**config, **dict.fromkeys(lacking)}, tracking, lacking, *directories, params)
@@ -318,6 +318,13 @@ def _without_gpu(config: dict[str, Any], names: set[str]) -> dict[str, Any]:
         if name.partition(".")[0] in SIMULATED:
             raise UsageError(f"{name}: allowed with executor=simulated only")
     return {key: value for key, value in config.items() if key not in SIMULATED}
+
+
+def _without_limits(config: dict[str, Any]) -> dict[str, Any]:
+    """Where no limit is given, a run is the one that it was before there were any."""
+    if any(value is not None for value in config["slo"].values()):
+        return config
+    return {key: value for key, value in config.items() if key != "slo"}
 
 
 def _lacking(config: Mapping[str, Any], node: Mapping[str, Any]) -> tuple[str, ...]:

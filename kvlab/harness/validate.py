@@ -24,9 +24,12 @@ def validate(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with its values in their plain form (sizes in bytes). Raises UsageError."""
     _names(config)
     checked = {name: CHECKS[name](name, value) for name, value in config.items() if name in CHECKS}
-    engine = {name: ENGINE[name](f"engine.{name}", value) for name, value in config["engine"].items()}
+    parts = {
+        part: {name: checks[name](f"{part}.{name}", value) for name, value in config[part].items()}
+        for part, checks in PARTS.items()
+    }
     files = {group: _absolute(group, config[group]) for group in ("model", "workload")}
-    checked = {**config, **checked, **files, "engine": engine}
+    checked = {**config, **checked, **files, **parts}
     pools = [name for name in ("pool_bytes", "pool_blocks", "pool_fraction") if checked[name] is not None]
     if len(pools) > 1:
         raise UsageError(f"{' and '.join(pools)}: both are given; they name the same memory, give one")
@@ -152,6 +155,8 @@ ENGINE: dict[str, Check] = {
     "threads": optional(whole(1, 1024)),
     "cuda_graphs": flag,
 }
+SLO: dict[str, Check] = {"ttft_s": optional(number(0)), "tpot_s": optional(number(0))}
+PARTS = {"engine": ENGINE, "slo": SLO}
 
 
 def _absolute(group: str, node: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,12 +171,13 @@ def _absolute(group: str, node: Mapping[str, Any]) -> dict[str, Any]:
 
 def _names(config: Mapping[str, Any]) -> None:
     """Everything that is needed is there, and nothing else."""
-    needed = {**dict.fromkeys(GROUPS, dict), **dict.fromkeys(CHECKS), "engine": dict}
+    needed = {**dict.fromkeys(GROUPS, dict), **dict.fromkeys(CHECKS), **dict.fromkeys(PARTS, dict)}
     for name, kind in needed.items():
         if name not in config or (kind and not isinstance(config[name], kind)):
             raise UsageError(f"{name}={config.get(name)}: it is needed and cannot be left out")
     unknown = [name for name in config if name not in needed and name not in SIMULATED]
-    unknown += [f"engine.{name}" for name in config["engine"] if name not in ENGINE]
+    inside = {part: [f"{part}.{name}" for name in checks] for part, checks in PARTS.items()}
+    unknown += [f"{part}.{name}" for part in PARTS for name in config[part] if f"{part}.{name}" not in inside[part]]
     if unknown:
-        allowed = [*needed, *(f"engine.{name}" for name in ENGINE)]
+        allowed = [*needed, *(name for names in inside.values() for name in names)]
         raise UsageError(f"{unknown[0]}: no such name; allowed is {', '.join(allowed)}")

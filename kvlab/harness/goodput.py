@@ -1,0 +1,80 @@
+"""Goodput of a run: the requests that were served within its limits (slo.ttft_s, slo.tpot_s), from requests.csv."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvlab.errors import UsageError
+from kvlab.harness.results import Run
+from kvlab.harness.rundir import REQUESTS
+
+
+@dataclass(frozen=True)
+class Served:
+    """The requests of a run in order of arrival; NaN where there was no first or last token."""
+
+    arrival_N: NDArray[np.float64]
+    first_N: NDArray[np.float64]
+    finish_N: NDArray[np.float64]
+    output_N: NDArray[np.float64]  # tokens
+    prompt_N: NDArray[np.float64]
+    preemptions_N: NDArray[np.float64]
+
+    @property
+    def ttft_s(self) -> NDArray[np.float64]:
+        return self.first_N - self.arrival_N
+
+    @property
+    def tpot_s(self) -> NDArray[np.float64]:
+        """Seconds for each token after the first; 0 where there is one token only."""
+        return np.asarray((self.finish_N - self.first_N) / np.maximum(self.output_N - 1, 1))
+
+    def within(self, ttft_s: float | None, tpot_s: float | None) -> NDArray[np.bool_]:
+        """Who finished and kept within both limits, each None where there is no such limit."""
+        good_N = np.isfinite(self.finish_N)
+        if ttft_s is not None:
+            good_N &= self.ttft_s <= ttft_s
+        if tpot_s is not None:
+            good_N &= self.tpot_s <= tpot_s
+        return good_N
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """Of a whole run: how many of its requests kept within the limits, and how many of those came in a second."""
+
+    share: float
+    per_s: float
+
+
+def served(directory: Path) -> Served:
+    """Raises UsageError where the run left no requests."""
+    path = directory / REQUESTS
+    if not path.exists():
+        raise UsageError(f"{directory}: no {REQUESTS} there; goodput needs the requests of a finished run")
+    with path.open(newline="") as file:
+        rows = sorted(csv.DictReader(file), key=lambda row: int(row["id"]))
+    columns = ("arrival_s", "first_token_s", "finish_s", "output_len", "prompt_len", "preemptions")
+    return Served(*(np.array([float(row[column] or "nan") for row in rows]) for column in columns))
+
+
+def goodput(run: Run) -> Goodput:
+    """By the run's own limits. A request that was refused or failed counts as one that came and was not served well.
+
+    A second is one of the time in which requests came: what is served after that is served late.
+    Raises UsageError where all of them came at once, or not all are in the file.
+    """
+    requests = served(run.path)
+    if len(requests.arrival_N) < int(run.values["num_finished"]):
+        raise UsageError(f"{run.path}: {REQUESTS} holds the first requests alone; lower workload.num_requests")
+    came_s = float(np.ptp(requests.arrival_N)) if len(requests.arrival_N) else 0.0
+    if not came_s:
+        raise UsageError(f"{run.path}: all requests came at once; goodput needs workload.rate")
+    good_N = requests.within(run.config.get("slo.ttft_s"), run.config.get("slo.tpot_s"))
+    everybody = int(run.values["num_requests"])
+    return Goodput(float(good_N.sum()) / everybody, float(good_N.sum()) / came_s)
