@@ -60,8 +60,7 @@ def end_to_end(report: Any) -> None:
     platform, sizes, model = _opened(report)
     strategies = {
         "contiguous": contiguous(),
-        "paged 16": paged(16),
-        "paged 64": paged(64) if not report.rehearsal else paged(8),
+        **{f"paged {size}": paged(size) for size in ((4, 8) if report.rehearsal else (16, 64))},
         "vattention": vattention(map_ahead=1),
         "vattention sliced": vattention("sliced", map_ahead=1),
     }

@@ -62,10 +62,11 @@ def _ignored(folder: Path) -> list[str]:
 
 
 def _pytest(report: Any, marks: str, *what: Any) -> None:
-    """Warnings of other versions of torch or triton fail nothing here."""
+    """Warnings of other versions of torch or triton fail nothing here, nor do plugins that happen to be installed."""
     options = ["-q", "-p", "no:cacheprovider", "-W", "default", "--continue-on-collection-errors", "-m", marks]
     command = [sys.executable, "-m", "pytest", *options, *map(str, what)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
     print(done.stdout[-20000:], done.stderr[-2000:], flush=True)
     counts = {word: int(count) for count, word in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout)}
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)

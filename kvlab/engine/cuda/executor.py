@@ -81,7 +81,7 @@ class DeviceExecutor(RealExecutor):
         times.begin("view")
         if self.tables is not None and self.block_size is not None:
             self.tables.update(launch.row_B, -(-launch.stop_B // self.block_size))
-        answers = self._replay(launch) if self._recorded(launch) else [*map(self._compute, pieces(launch))]
+        answers = self._answers(launch)
         times.begin("sample")
         answer_2N = torch.cat(answers, dim=1)
         times.asked()
@@ -120,6 +120,12 @@ class DeviceExecutor(RealExecutor):
         }
 
     # --- one launch
+
+    def _answers(self, launch: Launch) -> list[Tensor]:
+        """answer_2N of all that samples, asked for and not waited for."""
+        if self._recorded(launch):
+            return self._replay(launch)
+        return [self._compute(piece) for piece in pieces(launch)]
 
     def _compute(self, launch: Launch) -> Tensor:
         """answer_2N of a launch, or of a piece of one."""

@@ -33,17 +33,15 @@ class Standin:
         if not interpreted(_decode):
             raise UsageError("a stand-in for a GPU: allowed with TRITON_INTERPRET=1 only, set before the start")
         self.device, self.total_bytes, self.granularity = torch.device("cpu"), total_bytes, granularity
-        self.driver: Emulator | None = None  # of the last store with memory on demand
+        self.driver: Emulator | None = None  # of the last store, where memory is mapped on demand
 
     def build_kernels(self, node: dict[str, Any]) -> Kernels:
         kernels = build_kernels(node)
         return KvlabGpu("cpu") if isinstance(kernels, Kvlab) else kernels
 
     def build_store(self, strategy: Strategy, shape: Shape, dtype: torch.dtype) -> Store:
-        vmm = None
-        if strategy.virtual:
-            self.driver = Emulator(self.total_bytes, self.granularity)
-            vmm = CudaVmm(self.driver)
+        self.driver = Emulator(self.total_bytes, self.granularity) if strategy.virtual else None
+        vmm = CudaVmm(self.driver) if self.driver else None
         return build_store(strategy, shape.layers, shape.kv_heads, shape.head_dim, dtype, vmm=vmm)
 
     def buffer(self, nbytes: int) -> Tensor:

@@ -51,7 +51,7 @@ def _config(strategy: str, pool_tokens: int | None = None, **changes: object) ->
         "victim": {"_target_": "kvlab.engine.axes.Newest"},
         "attention": {"_target_": "kvlab.engine.kernels.Kvlab"},
         "forecast": {"_target_": "kvlab.engine.axes.Limit"},
-        "seed": 0, "max_len": 32, "page_group_bytes": PAGE, "pool_bytes": 16 * PAGE, "pool_blocks": None,
+        "seed": 0, "max_len": 32, "page_group_bytes": PAGE, "pool_bytes": 32 * PAGE, "pool_blocks": None,
         "pool_fraction": None, "block_size": 4, "dtype": "float32", "device": "cuda", "executor": "real",
         "timing": False,
     }  # fmt: skip

@@ -38,7 +38,8 @@ def test_the_same_tokens_as_on_the_cpu(name, serve, config, work):
 def test_the_same_tokens_with_preemption(name, changes, serve, config, work):
     requests = work(6, seed=2, longest=22, alike=5 if name == "radix" else 0)
     virtual = name.startswith("vattention")
-    cfg = config(name, **changes, **({} if virtual and not STANDIN else {"pool_tokens": 48 if virtual else 40}))
+    tokens = 48 if virtual else 96 if name == "growing" else 40  # a row that moves is there twice
+    cfg = config(name, **changes, **({} if virtual and not STANDIN else {"pool_tokens": tokens}))
     engine = serve(cfg, requests)
     assert said(engine) == said(serve(cfg, requests, on_cpu=True))
     if name != "contiguous" and (STANDIN or not virtual):  # pages of a device hold all
@@ -101,3 +102,22 @@ def test_parts_of_a_step_have_times_on_both_clocks(serve, config, work):
     ns, device_ns = engine.executor.ns, engine.executor.device_ns
     assert set(device_ns) == {"moves", "view", "model", "sample"}
     assert min(ns["model"], device_ns["model"]) > 0
+
+
+@pytest.mark.skipif(not STANDIN, reason="torch's FlashAttention-2 takes no float32")
+def test_copies_that_follow_one_another_are_one_launch(serve, config, work, monkeypatch):
+    """Rows that move, several in a step, in all layers at once; the CPU copies layer by layer."""
+    from kvlab.engine.cuda import executor
+
+    sizes, plain = [], executor.copy_layers
+
+    def counted(layers, source_N, target_N, tokens_N):
+        sizes.append((len(layers.tensors), len(source_N)))
+        plain(layers, source_N, target_N, tokens_N)
+
+    monkeypatch.setattr(executor, "copy_layers", counted)
+    requests = work(6, seed=2, longest=16)
+    cfg = config("growing", attention={"_target_": "kvlab.engine.attentions.sdpa.Sdpa"})
+    assert said(serve(cfg, requests)) == said(serve(cfg, requests, on_cpu=True))
+    assert {tensors for tensors, _ in sizes} == {4}, "keys and values of two layers"
+    assert max(runs for _, runs in sizes) > 1
