@@ -7,8 +7,8 @@ import re
 from kvlab.compiled.compile import Compiled
 
 WIDEST = 16  # bytes that a thread loads or stores at once
-# Lines that load keys and values, or tiles of both, and store them. What loads ahead of a loop is said to be its call.
-TILES = re.compile(r"^b_\w+ = tl\.load\(| = load_tile\(|^tl\.store\(.*, b_\w+")
+# Keys and values are loaded into tiles, which are named b_ and their shape, or nothing, and stored from them.
+TILES = re.compile(r"^b_\w+ = tl\.load\(|^tl\.store\(.*, b_\w+")
 DOTS = ("_decode", "_prefill")
 MOVES = (*DOTS, "_append", "_copy")
 
@@ -22,6 +22,8 @@ def faults(compiled: Compiled, spills: str = "") -> list[str]:
         found.append("no tensor-core instruction")
     if compiled.kernel in MOVES and (width := narrowest(compiled)) != WIDEST:
         found.append(f"keys and values moved {width} bytes at once" if width else "no line moves keys or values")
+    if compiled.kernel in MOVES and not compiled.wide:
+        found.append(f"no instruction moves {WIDEST} bytes")
     name = f"{compiled.variant}: {compiled.kernel} on sm_{compiled.arch}"
     return [f"{name}: {fault}" for fault in found]
 

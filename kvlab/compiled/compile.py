@@ -27,11 +27,12 @@ class Compiled:
     kernel: str
     warps: int
     shared_bytes: int
-    registers: int  # this and what follows: see kvlab.compiled.sass.Machine
+    registers: int  # this and the next four: see kvlab.compiled.sass.Machine
     stack_bytes: int
     spills: int
     tensor: list[str]
-    widths: dict[str, list[int]]
+    wide: int
+    widths: dict[str, list[int]]  # source line: bytes that it moves at once to or from global memory
 
 
 class VariantError(Exception):

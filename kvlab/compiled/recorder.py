@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
@@ -24,14 +26,14 @@ class Loaded(NamedTuple):
     """A kernel as the driver gets it."""
 
     name: str
+    ptx: str
     cubin: bytes
 
 
 class Launched(NamedTuple):
     """A launch: the kernel and what it asks of the machine."""
 
-    name: str
-    cubin: bytes
+    kernel: Loaded
     grid: tuple[int, int, int]
     warps: int
     shared_bytes: int
@@ -44,9 +46,11 @@ def recording(arch: int) -> Iterator[list[Launched]]:
         raise ValueError(f"sm_{arch}: allowed is {', '.join(f'sm_{known}' for known in SHARED_BYTES)}")
     device = _Recorder(arch)
     driver.set_active(device)
+    knobs.runtime.kernel_load_start_hook.add(device.starts_to_load)
     try:
         yield device.launches
     finally:
+        knobs.runtime.kernel_load_start_hook.remove(device.starts_to_load)
         driver.set_active(None)  # whoever asks next gets the machine's own
 
 
@@ -55,6 +59,7 @@ class _Recorder:
 
     def __init__(self, arch: int) -> None:
         self._arch = arch
+        self._ptx = ""
         self.launches: list[Launched] = []
         self.utils = self
 
@@ -70,9 +75,13 @@ class _Recorder:
     def get_device_properties(self, device: int) -> dict[str, int]:
         return {"max_shared_mem": SHARED_BYTES[device]}
 
+    def starts_to_load(self, module: Any, function: Any, name: str, files: dict[str, str], key: str) -> None:
+        """Called right before load_binary, with the files that the kernel's stages of compilation are in."""
+        self._ptx = Path(files[f"{name}.ptx"]).read_text()
+
     def load_binary(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[Any, Loaded, int, int, int]:
         """(module, function, registers, spills, threads); what the second and third say is asked of the SASS later."""
-        return None, Loaded(name, cubin), 0, 0, THREADS
+        return None, Loaded(name, self._ptx, cubin), 0, 0, THREADS
 
     def unload_module(self, module: Any) -> None:
         """Nothing was loaded."""
@@ -80,6 +89,6 @@ class _Recorder:
     def launcher_cls(self, source: Any, metadata: Any) -> Any:
         def launch(x: int, y: int, z: int, stream: int, function: Loaded, *rest: Any) -> None:
             asked = metadata.num_warps, metadata.shared
-            self.launches.append(Launched(function.name, function.cubin, (x, y, z), *asked))
+            self.launches.append(Launched(function, (x, y, z), *asked))
 
         return launch

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from kvlab.compiled.launch import launch
+from kvlab.compiled.ptx import widths
 from kvlab.compiled.recorder import Launched, recording
 from kvlab.compiled.sass import inspect
 from kvlab.compiled.variants import Variant
@@ -37,8 +38,9 @@ def _lines(variant: Variant, arch: int) -> list[dict[str, Any]]:
 
 
 def _line(launched: Launched) -> dict[str, Any]:
-    asked = {"kernel": launched.name, "warps": launched.warps, "shared_bytes": launched.shared_bytes}
-    return {**asked, **asdict(inspect(launched.cubin))}
+    name, ptx, cubin = launched.kernel
+    asked = {"kernel": name, "warps": launched.warps, "shared_bytes": launched.shared_bytes}
+    return {**asked, **asdict(inspect(cubin)), "widths": widths(ptx)}
 
 
 if __name__ == "__main__":

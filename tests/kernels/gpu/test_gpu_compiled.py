@@ -21,6 +21,7 @@ from kvlab.harness.bench_compiled import LIST, table
 RECORD = LIST.with_suffix(".md")
 LISTED = read(LIST)
 EXCUSES = {item.variant: item.spills for item in LISTED}
+FEW = 4  # instructions that spill
 DECODE = Variant("decode", "bfloat16", 64, 16)
 
 
@@ -77,6 +78,7 @@ def test_each_check_bites(one):
         (replace(one, tensor=[]), "no tensor-core"),
         (replace(one, widths=narrow), "2 bytes at once"),
         (replace(one, widths={}), "no line moves"),
+        (replace(one, wide=0), "no instruction moves 16 bytes"),
     ):
         (fault,) = faults(worse)
         assert words in fault
@@ -99,15 +101,15 @@ UNALIGNED = """
 import json
 import torch
 from kvlab.compiled.recorder import recording
-from kvlab.compiled.sass import inspect
+from kvlab.compiled.ptx import widths
 from kvlab.kernels.gpu.append import append
 found = []
 for first in (0, 1):
     x_THD = torch.zeros(8 * 4 * 64 + 1, dtype=torch.bfloat16)[first:][:2048].view(8, 4, 64)
     with recording(80) as launches:
         append(x_THD, x_THD, torch.arange(8), x_THD, x_THD)
-    widths = inspect(launches[0].cubin).widths
-    found.append([width for text, of in widths.items() if "tl.store" in text for width in of])
+    of_lines = widths(launches[0].kernel.ptx)
+    found.append([width for text, of in of_lines.items() if "tl.store" in text for width in of])
 print(json.dumps(found))
 """
 
@@ -149,8 +151,9 @@ def newest(tmp_path_factory) -> str:
 
 @pytest.mark.slow
 def test_the_newest_triton_compiles_the_list(newest):
+    """Shapes are chosen for the pinned one: another ptxas may lack a register where it caps them, and no more."""
     found = compile_all(((item.variant, arch) for item in LISTED for arch in item.archs), triton=newest)
-    wrong = [fault for one in found for fault in faults(one, EXCUSES[one.variant])]
+    wrong = [fault for one in found for fault in faults(one, EXCUSES[one.variant] or "few" * (one.spills <= FEW))]
     assert not wrong, "\n".join(wrong)
 
 
