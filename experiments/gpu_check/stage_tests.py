@@ -8,13 +8,17 @@ import platform as host
 import re
 import subprocess
 import sys
+import time
+from collections import Counter
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 from typing import Any
 
 import torch
 from common import open_device
 
 ROOT = Path(__file__).resolve().parents[2]
+SECONDS_TO_REPORT = 4
 PACKAGES = ("torch", "triton", "cuda-bindings", "numpy", "pytest")
 # They compile for devices that are not here, or need the command line's packages.
 ELSEWHERE = ("test_gpu_bench.py", "test_gpu_compiled.py")
@@ -62,15 +66,28 @@ def _ignored(folder: Path) -> list[str]:
 
 
 def _pytest(report: Any, marks: str, *what: Any) -> None:
-    """Warnings of other versions of torch or triton fail nothing here, nor do plugins that happen to be installed."""
-    options = ["-q", "-p", "no:cacheprovider", "-W", "default", "--continue-on-collection-errors", "-m", marks]
+    """Warnings of other versions of torch or triton fail nothing here, nor do plugins that happen to be installed.
+
+    What did not end in time is counted up to there.
+    """
+    options = ["-v", "-p", "no:cacheprovider", "-W", "default", "--continue-on-collection-errors", "-m", marks]
     command = [sys.executable, "-m", "pytest", *options, *map(str, what)]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
-    print(done.stdout[-20000:], done.stderr[-2000:], flush=True)
-    counts = {word: int(count) for count, word in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout)}
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    limit = max(1.0, report.ends - time.monotonic() - SECONDS_TO_REPORT)
+    code: int | str = f"the end of {limit:.0f} s"
+    try:
+        done = subprocess.run(
+            command, stdout=PIPE, stderr=STDOUT, check=False, cwd=ROOT, env=environment, timeout=limit
+        )
+        output, code = done.stdout, done.returncode
+    except subprocess.TimeoutExpired as error:
+        output = error.stdout or b""
+    text = output.decode(errors="replace")
+    print(text[-20000:], flush=True)
+    outcomes = Counter(re.findall(r" (PASSED|FAILED|SKIPPED|ERROR) +\[", text))
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
     names = [str(Path(str(item)).name) for item in what if not str(item).startswith("--")]
-    report.add(tests=f"-m '{marks}' {' '.join(names)}", **counts, failures=failed[:20])
-    if done.returncode:
-        raise RuntimeError(f"pytest ended with {done.returncode}: {counts}, first {failed[:1]}")
+    counts = {word.lower(): outcomes[word] for word in ("PASSED", "FAILED", "SKIPPED", "ERROR")}
+    report.add(tests=f"-m '{marks}' {' '.join(names)}", **counts, ended=code, failures=failed[:20])
+    if code:
+        raise RuntimeError(f"pytest ended with {code}: {counts}, first {failed[:1]}")

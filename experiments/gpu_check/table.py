@@ -10,7 +10,9 @@ REHEARSAL = """\
 """
 # Columns of each stage's table: (heading, key).
 COLUMNS = {
-    "kernel tests": (("tests", "tests"), ("passed", "passed"), ("failed", "failed"), ("skipped", "skipped")),
+    "kernel tests": (
+        ("tests", "tests"), ("passed", "passed"), ("failed", "failed"), ("skipped", "skipped"), ("error", "error"),
+    ),
     "bandwidths": (
         ("op", "op"), ("attention", "attention"), ("over", "geometry"), ("block", "block_size"), ("batch", "batch"),
         ("tokens", "length"), ("us", "us_median"), ("GB/s", "gb_per_s"), ("of memory's", "share_of_bandwidth"),

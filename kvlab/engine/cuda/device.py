@@ -33,7 +33,7 @@ class CudaPlatform:
         self.total_bytes = int(torch.cuda.get_device_properties(ordinal).total_memory)
         self._graphs: Any = None  # the memory that all graphs share
         self._aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # one: each has a workspace of its own
-        self._answer = self.buffer(0)
+        self._answer = self.buffer(4096)
 
     def build_kernels(self, node: dict[str, Any]) -> Kernels:
         return build_kernels(node, str(self.device))
