@@ -35,9 +35,9 @@ def pool_bytes(config: dict[str, Any], shape: Shape, device_bytes: int | None = 
 
 
 def _device_bytes(device: str) -> int:
-    from kvlab.engine.cuda.platform import open_platform  # and with it torch
+    from kvlab.engine.cuda.platform import memory_of  # and with it torch
 
-    return open_platform(device).total_bytes
+    return memory_of(device)
 
 
 def _left_over(config: dict[str, Any], shape: Shape, memory: int) -> int:

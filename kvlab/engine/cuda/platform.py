@@ -78,6 +78,16 @@ def open_platform(device: str) -> Platform:
     """The CUDA device `cuda` or `cuda:N`. UsageError: there is none of that number."""
     from kvlab.engine.cuda.device import CudaPlatform
 
+    return CudaPlatform(ordinal_of(device))
+
+
+def memory_of(device: str) -> int:
+    """Bytes of memory that the device has; takes none of it. UsageError: there is no such device."""
+    return int(torch.cuda.get_device_properties(ordinal_of(device)).total_memory)
+
+
+def ordinal_of(device: str) -> int:
+    """N of cuda:N. UsageError: there is no such device."""
     found = re.fullmatch(r"cuda(?::(\d+))?", device)
     if found is None:
         raise UsageError(f"device={device}: allowed is cpu, cuda or cuda:N")
@@ -86,4 +96,4 @@ def open_platform(device: str) -> Platform:
     ordinal = int(found[1] or 0)
     if ordinal >= torch.cuda.device_count():
         raise UsageError(f"device={device}: allowed here are cuda:0 to cuda:{torch.cuda.device_count() - 1}")
-    return CudaPlatform(ordinal)
+    return ordinal

@@ -9,8 +9,8 @@ import torch
 
 from kvlab.record.summary import output_digest
 
-QUICK = ("contiguous", "paged", "vattention")
-OTHERS = ("vattention_ahead", "vattention_sliced", "growing", "radix", "token_pool")
+QUICK = ("paged", "vattention")
+OTHERS = ("contiguous", "vattention_ahead", "vattention_sliced", "growing", "radix", "token_pool")
 STANDIN = not torch.cuda.is_available()
 
 
@@ -95,13 +95,6 @@ def test_nothing_is_left_on_the_device(serve, config, work):
     gc.collect()
     assert not driver.dead
     assert not any(driver.live().values()), driver.live()
-
-
-def test_parts_of_a_step_have_times_on_both_clocks(serve, config, work):
-    engine = serve(config("contiguous"), work(1, seed=7, longest=2))
-    ns, device_ns = engine.executor.ns, engine.executor.device_ns
-    assert set(device_ns) == {"moves", "view", "model", "sample"}
-    assert min(ns["model"], device_ns["model"]) > 0
 
 
 @pytest.mark.skipif(not STANDIN, reason="torch's FlashAttention-2 takes no float32")
