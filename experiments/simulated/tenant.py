@@ -92,7 +92,7 @@ def _figure(harms: dict[Any, Harm], strategies: list[str], chunks: list[int | No
 
 
 def _first_tokens(panel: Axes, shown: dict[int, Harm]) -> None:
-    for colour, harm in zip(COLOURS, shown.values(), strict=True):
+    for colour, harm in zip(COLOURS, shown.values(), strict=False):
         first, again = harm.others("ttft_s"), harm.others("preemptions_N") > 0
         panel.plot(harm.came_s, first, ".", color=colour, markersize=3)
         panel.plot(harm.came_s[again], first[again], "x", color=colour, markersize=5)
@@ -112,7 +112,7 @@ def _crowd(panel: Axes, harm: Harm) -> None:
 def _handles(lengths: list[int]) -> list[Line2D]:
     tenants = [
         Line2D([], [], marker="o", markersize=4, linestyle="", color=colour, label=f"tenant of {length:,}")
-        for colour, length in zip(COLOURS, lengths, strict=True)
+        for colour, length in zip(COLOURS, lengths, strict=False)
     ]
     return [*tenants, Line2D([], [], marker="x", linestyle="", color="#444444", label="preempted at least once")]
 
