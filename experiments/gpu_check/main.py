@@ -27,7 +27,7 @@ STAGES = {
     "device tests": (70, "stage_tests", "device_tests"),
     "bandwidths": (50, "stage_bandwidths", "run"),
     "driver calls": (20, "stage_driver", "run"),
-    "lives": (25, "stage_lives", "run"),
+    "lives": (30, "stage_lives", "run"),
     "growth": (45, "stage_serving", "growth"),
     "end to end": (125, "stage_serving", "end_to_end"),
     "page groups": (40, "stage_serving", "page_groups"),

@@ -81,12 +81,13 @@ def _serve(report: Any, settings: dict[str, Any], model: Llama, platform: Platfo
         began = perf_counter()
         try:
             result = execute(settings, Path(folder), model=model, platform=platform)
-            _let_go()
         except Exception as error:
             report.add(**names, status="failed", reason=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
             if "CUDA error" in str(error) or "ILLEGAL_ADDRESS" in str(error):
                 raise  # nothing works after that
             return
+        finally:
+            _let_go()
     told = result.get("device_info", {})
     parts = {key: round(value, 1) for key, value in result.items() if key.endswith("_us_per_step")}
     report.add(

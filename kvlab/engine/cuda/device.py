@@ -31,7 +31,6 @@ class CudaPlatform:
         torch.cuda.set_device(ordinal)
         self.device = torch.device("cuda", ordinal)
         self.total_bytes = int(torch.cuda.get_device_properties(ordinal).total_memory)
-        self._graphs: Any = None  # the memory that all graphs share
         self._aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # one: each has a workspace of its own
         self._answer = self.buffer(4096)
 
@@ -69,9 +68,11 @@ class CudaPlatform:
     def between_ns(self, begin: Any, end: Any) -> int:
         return int(begin.elapsed_time(end) * 1e6)
 
-    def capture(self, function: Callable[[], Tensor]) -> CudaGraph:
-        self._graphs = self._graphs or torch.cuda.graph_pool_handle()
-        return CudaGraph(function, self._graphs, self._aside)
+    def graph_memory(self) -> Any:
+        return torch.cuda.graph_pool_handle()
+
+    def capture(self, function: Callable[[], Tensor], memory: Any) -> CudaGraph:
+        return CudaGraph(function, memory, self._aside)
 
     def used_bytes(self) -> int:
         free, total = torch.cuda.mem_get_info(self.device)

@@ -39,7 +39,7 @@ class DecodeGraphs:
 
     def __init__(self, platform: Platform, inputs: Inputs, most: int, compute: Compute, splits: Splits) -> None:
         self.platform, self.inputs, self.compute, self.splits = platform, inputs, compute, splits
-        self.buckets = buckets(most)
+        self.buckets, self.memory = buckets(most), platform.graph_memory()
         self.graphs: dict[tuple[int, int], Graph] = {}  # bucket, pieces
         self.nbytes = 0  # memory that they took
         self.replays = 0
@@ -78,5 +78,5 @@ class DecodeGraphs:
     def _of(self, bucket: int, longest: int) -> Graph:
         key = bucket, self.splits(bucket, longest)
         if key not in self.graphs:
-            self.graphs[key] = self.platform.capture(lambda: self.compute(bucket, longest))
+            self.graphs[key] = self.platform.capture(lambda: self.compute(bucket, longest), self.memory)
         return self.graphs[key]

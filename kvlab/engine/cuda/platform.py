@@ -61,7 +61,10 @@ class Platform(Protocol):
         """Nanoseconds that the device took from mark to mark, both reached."""
         ...
 
-    def capture(self, function: Callable[[], Tensor]) -> Graph:
+    def graph_memory(self) -> Any:
+        """What graphs that are never replayed at once may share."""
+
+    def capture(self, function: Callable[[], Tensor], memory: Any) -> Graph:
         """Record the launches of a function, which is called twice."""
         ...
 

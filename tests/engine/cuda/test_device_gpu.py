@@ -30,7 +30,7 @@ def test_what_is_sent_arrives_and_what_is_read_is_done(platform):
 def test_a_graph_reads_its_inputs_anew(platform):
     here, there = platform.buffer(80), torch.zeros(80, dtype=torch.uint8, device=platform.device)
     numbers = there.view(torch.int64)
-    graph = platform.capture(lambda: numbers * 3)
+    graph = platform.capture(lambda: numbers * 3, platform.graph_memory())
     for first in (1, 7):
         here.numpy().view(np.int64)[:] = np.arange(first, first + 10)
         platform.send_into(there, here)
