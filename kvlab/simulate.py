@@ -71,7 +71,7 @@ def execute(config: dict[str, Any], directory: Path, say: Report, progress: Prog
     gpu = config["gpu"].get("name")
     say(f"SIMULATED on {gpu}: {planned.capacity['line']}")
     say(describe_workload(planned.workload))
-    if reason := _refusal(planned):
+    if reason := refusal(planned):
         count = planned.workload.num_requests
         return {**_identity(config, planned), "num_refused": count, "status": "refused", "reason": reason}
     measured = serve(config, planned, directory, progress)
@@ -100,8 +100,10 @@ def _pool_bytes(config: dict[str, Any], shape: Shape, each: int) -> int:
     return size
 
 
-def _refusal(planned: Plan) -> str:
+def refusal(planned: Plan) -> str:
     """Why not one request can be served; empty when some may be."""
+    if next(planned.workload.times(), None) is None:
+        return f"every request is longer than max_len={planned.strategy.memory.max_len:,}"
     least, longest = planned.workload.least_limit, planned.strategy.longest
     if least <= longest:
         return ""

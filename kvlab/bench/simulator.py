@@ -15,12 +15,15 @@ from time import perf_counter, process_time
 from typing import Any
 
 from kvlab import simulate
+from kvlab.errors import UsageError
 from kvlab.record.others import OthersShare
 
 
 def measure(config: dict[str, Any]) -> dict[str, Any]:
     """Seconds from the plan to the written files, on one core, and the most memory that the process ever had."""
     planned = simulate.plan(config)
+    if reason := simulate.refusal(planned):
+        raise UsageError(reason)
     with TemporaryDirectory() as folder:
         others, wall, cpu = OthersShare(), perf_counter(), process_time()
         result = simulate.serve(config, planned, Path(folder), None)
@@ -37,5 +40,14 @@ def measure(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def main(path: Path) -> None:
+    """Prints what was measured, or what is wrong with the configuration."""
+    try:
+        found = measure(json.loads(path.read_text()))
+    except UsageError as error:
+        found = {"wrong": str(error)}
+    print(json.dumps(found))
+
+
 if __name__ == "__main__":
-    print(json.dumps(measure(json.loads(Path(sys.argv[1]).read_text()))))
+    main(Path(sys.argv[1]))

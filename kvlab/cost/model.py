@@ -194,7 +194,7 @@ def _attention(gpu: Node, cost: Node, shape: Shape, rank: Rank, dtype: str, toke
         read_tile=token_bytes / (bandwidth * efficiency.share("decode_attention")),
         see=operations / (peak * efficiency.share("decode_operations")),
         see_prompt=operations / (peak * efficiency.share("prefill_attention")),
-        tile=int(cost.positive("query_tile")),
+        tile=cost.whole("query_tile"),
     )
 
 

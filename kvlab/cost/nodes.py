@@ -8,6 +8,8 @@ from typing import Any
 
 from kvlab.errors import UsageError
 
+LEAST, MOST = 1e-12, 1e12  # of a number above 0: sums of products of some stay finite, and exact enough
+
 
 class Node:
     """One part of a configuration, `gpu` or `cost.efficiency`; every complaint names the key in full."""
@@ -23,25 +25,26 @@ class Node:
     def optional(self, key: str) -> Node | None:
         return None if self.values.get(key) is None else self.part(key)
 
-    def number(self, key: str, low: float = 0.0) -> float:
-        """A number of at least `low`."""
+    def number(self, key: str, low: float = 0.0, most: float = MOST) -> float:
+        """A number from `low` to `most`."""
         value = self.values.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < float("inf"):
-            raise UsageError(f"{self.name}.{key}={value}: allowed is a number, {low:g} or more")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= most:
+            raise UsageError(f"{self.name}.{key}={value}: allowed is a number from {low:g} to {most:g}")
         return float(value)
 
     def positive(self, key: str) -> float:
-        value = self.number(key)
-        if not value:
-            raise UsageError(f"{self.name}.{key}=0: allowed is a number above 0")
-        return value
+        return self.number(key, LEAST)
 
     def share(self, key: str) -> float:
         """A number above 0, at most 1."""
+        return self.number(key, LEAST, 1.0)
+
+    def whole(self, key: str) -> int:
+        """A whole number, 1 or more."""
         value = self.positive(key)
-        if value > 1:
-            raise UsageError(f"{self.name}.{key}={value:g}: allowed is a number above 0, at most 1")
-        return value
+        if value < 1 or value != int(value):
+            raise UsageError(f"{self.name}.{key}={value:g}: allowed is a whole number, 1 or more")
+        return int(value)
 
     def flag(self, key: str) -> bool:
         value = self.values.get(key)

@@ -17,6 +17,7 @@ from kvlab.harness import (
     bench_simulator,
     bench_tune,
     nodes,
+    output,
     plugins,
     provenance,
 )  # fmt: skip
@@ -73,11 +74,13 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.name!r}: nothing of that name to measure; allowed is {', '.join(NAMES)}")
     if args.repeats < 1:
         raise UsageError(f"--repeats {args.repeats}: allowed is a whole number, 1 or more")
+    if args.name != "calibrate":  # whose --out is a folder
+        output.check(args.out)
     if args.name != "bookkeeping":
         _only_for("bookkeeping", args, ("only", "sequences", "steps"))
     if args.name in SHAPED:
         return SHAPED[args.name](args)
-    _only_for("kernels", args, ("overrides",))
+    _only_for(", ".join(SHAPED), args, ("overrides",))
     if args.name == "compiled":
         return bench_compiled.run(args)
     return _bookkeeping(args)
@@ -106,7 +109,7 @@ def _bookkeeping(args: argparse.Namespace) -> int:
     facts = _facts(args, others.share())
     text = markdown(facts, costs)
     if args.out:
-        _write(args.out, text)
+        output.write(args.out, text)
     rows = [{**setting._asdict(), **cost.record()} for setting, cost in costs.items()]
     print(json.dumps({**facts, "rows": rows}, indent=1) if args.json else text)
     return 0
@@ -190,10 +193,3 @@ def _facts(args: argparse.Namespace, share: float | None) -> dict[str, Any]:
         "commit": versions["commit"] and versions["commit"][:7],
         "command": " ".join(["kvlab bench", args.name, *options]),
     }
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot write there: {error.strerror}") from error

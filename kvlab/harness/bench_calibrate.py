@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from kvlab.errors import UsageError
-from kvlab.harness import provenance
+from kvlab.harness import output, provenance
 from kvlab.harness.compose import HERE, Composer
 from kvlab.harness.validate import SIMULATED
 
@@ -34,8 +34,9 @@ def run(args: argparse.Namespace) -> int:
     name = names[-1] if names else NAME
     if not re.fullmatch(r"[A-Za-z0-9_]+", name):
         raise UsageError(f"out={name}: allowed is a name of letters, digits and _ ; the folder is --out")
-    config, found, share = _measured(overrides)
     folder = args.out or Path(HERE)
+    output.check_folder(folder)
+    config, found, share = _measured(overrides)
     head = heading(name, config, found.errors, share)
     for group in SIMULATED:
         _write(folder / group / f"{name}.yaml", head, getattr(found, group))
@@ -68,6 +69,8 @@ def _measured(overrides: list[str]) -> tuple[dict[str, Any], Calibration, float 
         config = composer.compose(["max_len=1024", "engine.max_seqs=64", *overrides]).config
     if config["executor"] != "real":
         raise UsageError("executor=simulated: there is nothing to measure; allowed is executor=real")
+    if config["device"] != "cpu":
+        raise UsageError(f"device={config['device']}: it measures this machine's CPU; allowed is device=cpu")
     from kvlab.bench.calibrate import calibrate
     from kvlab.model.load import load
     from kvlab.record.others import OthersShare
@@ -80,8 +83,6 @@ def _measured(overrides: list[str]) -> tuple[dict[str, Any], Calibration, float 
 
 
 def _write(path: Path, head: str, node: dict[str, Any]) -> None:
-    try:
+    with output.writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(head + yaml.safe_dump(node, sort_keys=False, default_flow_style=None, width=118))
-    except OSError as error:
-        raise UsageError(f"{path}: cannot write there: {error.strerror}") from error
+    output.write(path, head + yaml.safe_dump(node, sort_keys=False, default_flow_style=None, width=118))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import kvlab
 from kvlab.compiled.variants import ARCHS, read
-from kvlab.errors import UsageError
+from kvlab.harness import output
 from kvlab.harness.table import grid
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     wrong = [fault for one in compiled for fault in faults(one, excuses[one.variant])]
     text = markdown(listed, compiled, wrong)
     if args.out:
-        write(args.out, text)
+        output.write(args.out, text)
     rows = [asdict(one) for one in compiled]
     print(json.dumps({"triton": version("triton"), "faults": wrong, "rows": rows}) if args.json else text)
     return int(bool(wrong))
@@ -86,11 +86,3 @@ def _cell(one: Compiled) -> str:
 
 def _lines(lines: list[str]) -> str:
     return "".join(f"{line}\n" for line in lines or ["- nothing"])
-
-
-def write(path: Path, text: str) -> None:
-    """UsageError: not there."""
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot write there: {error.strerror}") from error

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvlab.engine.attentions.limits import LIMITS
 from kvlab.errors import UsageError
-from kvlab.harness import provenance
+from kvlab.harness import output, provenance
 from kvlab.harness.compose import Composer
 from kvlab.harness.progress import Bar
 from kvlab.harness.table import grid
@@ -35,6 +34,7 @@ DEFAULTS = {  # by device; a batch and a length belong together
 }  # fmt: skip
 COLD_BYTES = {"cpu": 128 * 2**20, "cuda": 512 * 2**20}  # several times what caches hold
 ARRAYS = 4  # as large as the keys and values: themselves, rounded up, and two for the bandwidths
+MOST = dict.fromkeys(("batch", "length", "q_heads", "kv_heads", "head_dim", "block_sizes"), 2**31) | {"threads": 1024}
 LEAST_S = 0.02  # of a sample
 HEAD = ["dtype", "batch x length", "op", "geometry", "block size", "attention", "us", "rate", "of memory's", "kernel"]
 HELP = f"""\
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     facts = _facts(args, values, device, others.share()) | {"left_out": _left_out(plan)}
     text = markdown(facts, rows)
     if args.out:
-        _write(args.out, text)
+        output.write(args.out, text)
     if not args.json:
         print(text)
     print(json.dumps({**facts, "rows": rows}))
@@ -80,9 +80,9 @@ def parse(overrides: list[str]) -> dict[str, list[str]]:
     for name, allowed in (("dtype", DTYPES), ("attention", ATTENTIONS), ("ops", OPS)):
         if wrong := [value for value in values[name] if value not in allowed]:
             raise UsageError(f"{name}={wrong[0]}: allowed is {', '.join(allowed)}")
-    for name in ("batch", "length", "q_heads", "kv_heads", "head_dim", "block_sizes", "threads"):
-        if wrong := [value for value in values[name] if not value.isdecimal() or not 1 <= int(value) <= 2**31]:
-            raise UsageError(f"{name}={wrong[0]}: allowed is a whole number, 1 or more")
+    for name, most in MOST.items():
+        if wrong := [value for value in values[name] if not value.isdecimal() or not 1 <= int(value) <= most]:
+            raise UsageError(f"{name}={wrong[0]}: allowed is a whole number from 1 to {most}")
     for name in ("q_heads", "kv_heads", "head_dim", "threads"):
         if len(values[name]) > 1:
             raise UsageError(f"{name}={','.join(values[name])}: allowed is one value")
@@ -230,10 +230,3 @@ def _facts(
 
 def _moving(bar: Bar, done: int, total: int) -> Callable[[int, int], None]:
     return lambda part, parts: bar.to(done + part / parts, total)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot write there: {error.strerror}") from error

@@ -13,7 +13,7 @@ from typing import Any
 
 from kvlab.engine.capacity import size_text
 from kvlab.errors import UsageError
-from kvlab.harness import provenance
+from kvlab.harness import output, provenance
 from kvlab.harness.compose import Composer
 from kvlab.harness.progress import Bar
 from kvlab.harness.table import grid
@@ -35,12 +35,11 @@ simulator times whole simulated runs on one core, each in a process of its own: 
 
 def run(args: argparse.Namespace) -> int:
     counts, overrides = _counts(args.overrides)
+    _refuse(overrides, args.out)
     with Composer() as composer:
         configs = {
             count: composer.compose([*WORK, *overrides, f"workload.num_requests={count}"]).config for count in counts
         }
-    if any(config["executor"] != "simulated" for config in configs.values()):
-        raise UsageError("executor=real: allowed here is executor=simulated")
     found: dict[int, list[dict[str, Any]]] = {count: [] for count in counts}
     total = args.repeats * len(counts)
     with Bar("runs", total) as bar:
@@ -53,9 +52,22 @@ def run(args: argparse.Namespace) -> int:
     text = markdown(facts, rows, bool(overrides))
     if args.out:
         _write(args.out, text, rows)
-    print(text)
+    if not args.json:
+        print(text)
     print(json.dumps({**facts, "rows": rows}))
     return 0
+
+
+def _refuse(overrides: list[str], out: Path | None) -> None:
+    """UsageError: what is measured here would not be what was asked for."""
+    for line in overrides:
+        name, _, value = line.partition("=")
+        if name == "executor" and value != "simulated":
+            raise UsageError(f"{line}: allowed here is executor=simulated")
+        if name == "workload.num_requests":
+            raise UsageError(f"{line}: allowed here is requests={value}")
+    if out and out.suffix == ".png":
+        raise UsageError(f"--out {out}: allowed is the name of the table, FILE.md; the figure goes beside it")
 
 
 def markdown(facts: dict[str, Any], rows: list[dict[str, Any]], other_work: bool) -> str:
@@ -112,8 +124,10 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
         command = [sys.executable, "-m", "kvlab.bench.simulator", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UsageError(f"kvlab bench simulator: {done.stderr.strip().splitlines()[-1]}")
+        raise RuntimeError(f"the process of a run ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
     result: dict[str, Any] = json.loads(done.stdout)
+    if wrong := result.get("wrong"):
+        raise UsageError(wrong)
     return result
 
 
@@ -148,8 +162,6 @@ def _write(path: Path, text: str, rows: list[dict[str, Any]]) -> None:
     from kvlab.harness.bench_figures import simulator
 
     picture = path.with_suffix(".png")
-    try:
-        path.write_text(f"{text}\n![requests a second, and memory]({picture.name})\n")
+    output.write(path, f"{text}\n![requests a second, and memory]({picture.name})\n")
+    with output.writing(picture):
         simulator(rows, PEER, picture)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot write there: {error.strerror}") from error

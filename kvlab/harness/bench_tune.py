@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvlab.errors import UsageError
-from kvlab.harness.bench_compiled import write
+from kvlab.harness import output
 from kvlab.harness.bench_kernels import parse
 from kvlab.harness.progress import Bar
 from kvlab.harness.table import grid
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
             bar.to(len(found), len(keys))
     text = markdown(found, measured_path())
     if args.out:
-        write(args.out, text)
+        output.write(args.out, text)
     print(json.dumps([row(*item) for item in found.items()]) if args.json else text)
     return 0
 

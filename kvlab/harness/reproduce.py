@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvlab.errors import UsageError
+from kvlab.harness import output
 
 if TYPE_CHECKING:
     from kvlab.reproduce.article import Article
@@ -30,12 +31,13 @@ def run(args: argparse.Namespace) -> int:
     """0, or 1 if something is contradicted that no explanation is known for."""
     if args.name not in NAMES:
         raise UsageError(f"{args.name!r}: nothing of that name to reproduce; allowed is {', '.join(NAMES)}")
+    output.check(args.out)
     from kvlab.reproduce import article
 
     done = article.reproduce(_figures(args.only, list(article.FIGURES)))
     text = markdown(args.name, done)
     if args.out:
-        _write(args.out, text)
+        output.write(args.out, text)
     print(json.dumps([line.record() for line in done.lines], indent=1) if args.json else text)
     surprises = [line.claim.cell for line in done.lines if line.surprising]
     if surprises:
@@ -104,10 +106,3 @@ def _tally(lines: list[Line]) -> str:
     verdicts = [line.verdict for line in lines]
     kinds = ("reproduced", "contradicted", "waits for a later part")
     return "; ".join(f"{verdicts.count(kind)} {kind}" for kind in kinds if kind in verdicts) + "."
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot write there: {error.strerror}") from error

@@ -6,6 +6,7 @@ model) check their own parameters where they are built.
 
 from __future__ import annotations
 
+import math
 import mmap
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -37,6 +38,8 @@ def validate(config: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError(f"pool_fraction={checked['pool_fraction']}: allowed with device=cuda only; give pool_bytes")
     if checked["executor"] == "simulated" and checked["device"] != "cpu":
         raise UsageError(f"device={checked['device']}: allowed with executor=simulated is cpu, which does the counting")
+    if checked["executor"] == "simulated" and checked["engine"]["clock"] != "wall":
+        raise UsageError("engine.clock=steps: allowed with executor=real only; simulated time is the cost model's")
     if checked["executor"] == "real":
         for name, value in (("kv_dtype", None), ("tensor_parallel", 1)):
             if checked[name] != value:
@@ -58,6 +61,7 @@ def rehearse(configs: Iterable[Mapping[str, Any]]) -> None:
             raise
         except Exception:  # a defect, in a strategy perhaps: its own run will fail and say where
             continue
+        _finite("", config)
 
 
 def whole(low: int, high: int | None = 10**9) -> Check:
@@ -167,6 +171,18 @@ def _absolute(group: str, node: Mapping[str, Any]) -> dict[str, Any]:
     if path == "" or not isinstance(path, str | int | float):
         raise UsageError(f"{group}.path={path}: allowed is a path, or null")
     return {**node, "path": str(Path(str(path)).expanduser().absolute())}
+
+
+def _finite(name: str, value: Any) -> None:
+    """A file of JSON has no other numbers: they would be read back as if nothing had been given."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _finite(f"{name}.{key}" if name else str(key), item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _finite(name, item)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"{name}={value}: allowed is a finite number")
 
 
 def _names(config: Mapping[str, Any]) -> None:

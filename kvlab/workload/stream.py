@@ -76,7 +76,7 @@ def stream(config: Config, *, seed: int, max_len: int, vocab: int | None) -> Str
     count, scale, max_tokens = (
         lengths.requests_to_draw(config), positive(config, "scale", 1.0), optional_whole(config, "max_tokens")
     )  # fmt: skip
-    kind, share = arrivals.kind(config), shared_prefix(config)
+    kind, share, rate = arrivals.kind(config), shared_prefix(config), positive(config, "rate", 1.0)
     summed = Lengths()
 
     def pairs() -> Iterator[Pair]:
@@ -84,7 +84,7 @@ def stream(config: Config, *, seed: int, max_len: int, vocab: int | None) -> Str
         return (_shaped(drawn.origin, pair, scale, max_tokens) for pair in islice(drawn.pairs, count))
 
     def times() -> Iterator[float]:
-        return arrivals.poisson_times(positive(config, "rate", 1.0), seed) if kind == "poisson" else repeat(0.0)
+        return arrivals.poisson_times(rate, seed) if kind == "poisson" else repeat(0.0)
 
     def requests() -> Iterator[Request]:
         for id, (pair, time) in enumerate(zip(pairs(), times(), strict=False)):

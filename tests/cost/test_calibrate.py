@@ -108,9 +108,12 @@ def test_what_is_written_can_be_chosen_and_built(build, capsys):
 
 
 def test_wrong_use_is_one_line(capsys):
+    """device=cuda measured the CPU in silence."""
     for arguments, line in (
         (["out=a/b"], "out=a/b: allowed is a name of letters"),
         (["executor=simulated"], "executor=simulated: there is nothing to measure"),
+        (["device=cuda"], "device=cuda: it measures this machine's CPU; allowed is device=cpu"),
+        (["--out", "/proc/kvlab"], "/proc/kvlab: cannot write there"),
         (["model=yi_6b"], "model=Yi-6B has no weights, only sizes"),
         (["--only", "paged"], "--only: allowed with kvlab bench bookkeeping only"),
     ):

@@ -121,13 +121,18 @@ def test_measured_products_are_interpolated(build):
         ({"dtype": "float32"}, "dtype=float32: gpu=a100_80 states no tflops_32bit; allowed is bfloat16"),
         ({"tensor_parallel": 3}, "tensor_parallel=3: allowed is a divisor of the model's 32 heads"),
         ({"tensor_parallel": 2, "gpu__link_gb_s": None}, "gpu.link_gb_s=None: allowed is a number"),
-        ({"gpu__bandwidth_gb_s": 0}, "gpu.bandwidth_gb_s=0: allowed is a number above 0"),
-        ({"cost__efficiency__weights": 1.5}, "cost.efficiency.weights=1.5: allowed is a number above 0, at most 1"),
+        ({"gpu__bandwidth_gb_s": 0}, "gpu.bandwidth_gb_s=0: allowed is a number from 1e-12 to 1e+12"),
+        ({"cost__efficiency__weights": 1.5}, "cost.efficiency.weights=1.5: allowed is a number from 1e-12 to 1"),
+        ({"gpu__bandwidth_gb_s": 1e-300}, "gpu.bandwidth_gb_s=1e-300: allowed is a number from 1e-12 to 1e+12"),
+        ({"gpu__memory_gib": 1e300}, "gpu.memory_gib=1e+300: allowed is a number from 1e-12 to 1e+12"),
+        ({"cost__overhead__launch_us": 1e308}, "cost.overhead.launch_us=1e+308: allowed is a number from 0 to 1e+12"),
+        ({"cost__query_tile": 0.5}, "cost.query_tile=0.5: allowed is a whole number, 1 or more"),
         ({"cost__overlap_mapping": "maybe"}, "cost.overlap_mapping=maybe: allowed is true or false"),
         ({"kv_dtype": "int4"}, "kv_dtype=int4: allowed here is"),
     ],
 )
 def test_wrong_values_are_one_line(build, changes, line):
+    """Absurd constants made infinite times or an OverflowError; half a query in a tile a division by zero."""
     with pytest.raises(UsageError) as caught:
         build(**changes)
     assert line in str(caught.value)

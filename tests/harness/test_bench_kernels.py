@@ -203,7 +203,9 @@ def test_batches_and_lengths_go_in_pairs():
         (["device=tpu"], "device=tpu: allowed is cpu, cuda"),
         (["dtype=int8"], "dtype=int8: allowed is float32, bfloat16, float16"),
         (["ops=decode,swap"], "ops=swap: allowed is decode, prefill, append, copy"),
-        (["batch=0"], "batch=0: allowed is a whole number, 1 or more"),
+        (["batch=0"], "batch=0: allowed is a whole number from 1 to 2147483648"),
+        (["batch=99999999999999"], "batch=99999999999999: allowed is a whole number from 1 to 2147483648"),
+        (["threads=99999"], "threads=99999: allowed is a whole number from 1 to 1024"),
         (["head_dim=64,128"], "head_dim=64,128: allowed is one value"),
         (["q_heads=8"], "q_heads=8: allowed is a multiple of kv_heads=3"),
         (["batch=1000000", "length=1000000"], "batch=1000000 length=1000000: it needs about"),
@@ -213,6 +215,7 @@ def test_batches_and_lengths_go_in_pairs():
     ],
 )
 def test_wrong_use_is_one_line(capsys, arguments, reason):
+    """99,999 threads were started, and the process died of it; too large a number was told to be 1 or more."""
     assert main(["bench", "kernels", *arguments]) == 2
     assert reason in capsys.readouterr().err
 
@@ -223,6 +226,7 @@ def test_without_a_device_cuda_is_one_line(capsys):
     assert "device=cuda: torch" in capsys.readouterr().err
 
 
-def test_shapes_are_for_kernels_alone(capsys):
+def test_bookkeeping_takes_no_names_with_values(capsys):
+    """The line named kernels alone, though others take such words."""
     assert main(["bench", "bookkeeping", "batch=3"]) == 2
-    assert "batch=3: allowed with kvlab bench kernels only" in capsys.readouterr().err
+    assert "batch=3: allowed with kvlab bench kernels, simulator, calibrate, tune only" in capsys.readouterr().err

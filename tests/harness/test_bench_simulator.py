@@ -22,8 +22,18 @@ def test_it_measures_as_many_requests_as_it_is_told(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("words", "line"),
-    [(["requests=0"], "requests=0: allowed are"), (["executor=real"], "allowed with executor=simulated only")],
+    [
+        (["requests=0"], "requests=0: allowed are"),
+        (["executor=real"], "executor=real: allowed here is executor=simulated"),
+        (["workload.num_requests=5"], "workload.num_requests=5: allowed here is requests=5"),
+        (["--out", "table.png"], "--out table.png: allowed is the name of the table"),
+        (["requests=3", "workload.prompt_len=5000"], "kvlab: every request is longer than max_len=2,048"),
+        (["requests=3", "pool_bytes=512KiB"], "kvlab: no request fits: "),
+        (["requests=3", "workload.rate=nan"], "kvlab: workload.rate=nan: allowed is a number above 0"),
+    ],
 )
 def test_wrong_words_are_one_line(words, line, capsys):
+    """A run of which every request was refused ended in a division by zero, a wrong value in the name of a class;
+    what was asked for by another name was overruled in silence."""
     assert main(["bench", "simulator", *words]) == 2
     assert line in capsys.readouterr().err

@@ -72,10 +72,14 @@ def test_the_command_and_the_report_say_that_it_is_simulated(tmp_path, capsys):
         (["pool_bytes=200GiB"], "a pool of 200 GiB: allowed is .* what gpu=a100_80 leaves beside model=Llama-3-8B"),
         (["model=llama_2_70b", "max_len=1024"], "gpu=a100_80: model=Llama-2-70B leaves no room"),
         (["tensor_parallel=3"], "tensor_parallel=3: allowed is"),
+        (["engine.clock=steps"], "engine.clock=steps: allowed with executor=real only"),
+        (["workload.rate=nan"], "workload.rate=nan: allowed is a number above 0"),
+        (["workload.rate=1e-300"], "workload.rate=1e-300: allowed is a number above 0"),
         (["max_len=9000"], "max_len=9000: allowed with this model is at most 8192"),
     ],
 )
 def test_what_cannot_be_simulated_is_one_line(tmp_path, words, line):
+    """A clock of steps was ignored, and the seconds were shown as steps; a rate that is no number was none."""
     with pytest.raises(UsageError, match=line):
         run(tmp_path, "strategy=paged", *words)
 
@@ -84,6 +88,17 @@ def test_a_pool_in_which_nobody_fits_is_refused(tmp_path):
     result = run(tmp_path, "strategy=contiguous", "pool_bytes=16MiB")
     assert (result["status"], result["num_refused"]) == ("refused", 300)
     assert "no request fits" in result["reason"]
+
+
+def test_a_run_of_which_max_len_refuses_every_request_is_refused(tmp_path):
+    """Its status was ok, with a row of zeros for a result; a real run is refused."""
+    words = ["workload=fixed", "workload.prompt_len=2048", "workload.output_len=1", "workload.num_requests=20"]
+    for executor in (["executor=simulated"], ["executor=real", "model=tiny", "dtype=float32"]):
+        words_of_run = [word for word in WORDS if executor == ["executor=simulated"] or not word.startswith("gpu=")]
+        result = execute(compose([*words_of_run, *words, *executor, "strategy=paged"]).config, tmp_path)
+        assert (result["status"], result["num_refused"]) == ("refused", 20)
+        assert result["reason"] == "every request is longer than max_len=2,048"
+        assert not list(tmp_path.iterdir())
 
 
 def test_real_runs_take_no_simulated_knobs(tmp_path):

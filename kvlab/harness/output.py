@@ -1,0 +1,43 @@
+"""The file that --out names: tried before anything is measured, so that minutes are not lost to a wrong path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from kvlab.errors import UsageError
+
+
+def check(path: Path | None) -> None:
+    """UsageError: no file can be written there. Leaves everything as it is."""
+    if path is None:
+        return
+    with writing(path):
+        if path.exists():
+            path.open("ab").close()
+        else:
+            TemporaryFile(dir=path.parent).close()
+
+
+def check_folder(path: Path) -> None:
+    """UsageError: no files can be written below that folder, which need not be there yet."""
+    above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    with writing(path):
+        TemporaryFile(dir=above).close()
+
+
+def write(path: Path, text: str) -> None:
+    """UsageError: not there."""
+    with writing(path):
+        path.write_text(text)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the system says about writing `path`, as a UsageError."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{path}: cannot write there: {error.strerror}") from error
