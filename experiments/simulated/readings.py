@@ -72,12 +72,20 @@ def write(name: str, directory: Path, out: Path, make: Callable[[list[Run]], Pag
     runs = finished(directory)
     with matplotlib.rc_context(STYLE):
         page = make(runs)
-        page.figure.text(0.004, 0.004, "SIMULATED", size=9, color="#B00000", weight="bold")
+        foot = 0.2 / page.figure.get_figheight()  # inches: room for what stands in the corner
+        page.figure.get_layout_engine().set(rect=(0, foot, 1, 1 - foot))
+        page.figure.text(0.004, 0.012, label(runs), size=9, color="#B00000", weight="bold")
         page.figure.savefig(out / f"{name}.png", metadata={"Software": None})
     picture = f"![{page.title}]({name}.png)"
     path = out / f"{name}.md"
     path.write_text("\n\n".join([f"# {page.title}", heading(name, directory, runs), picture, page.text.strip()]) + "\n")
     return path
+
+
+def label(runs: list[Run]) -> str:
+    """What every figure says in its corner, with model and GPU where there is one of each."""
+    of = [words(run.config.get(key) for run in runs) for key in ("model", "gpu")]
+    return "SIMULATED" + "".join(f", {value}" for value in of if ", " not in value)
 
 
 def finished(directory: Path) -> list[Run]:

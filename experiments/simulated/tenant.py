@@ -20,7 +20,7 @@ The others are the same requests at the same times in every line, so that the li
 to them. It comes when half of them have. Preempted: the others, each as often as it happened; elder ones had come
 before the tenant, younger ones after it. Within the limits: of the others, first token within {ttft:g} s and
 {tpot:g} s for each later one (slo.ttft_s, slo.tpot_s: assumptions). Who is preempted is the newest
-(victim=newest)."""
+(victim=newest). Who comes while a launch runs is counted as waiting from the next one on."""
 HEAD = [
     "strategy", "chunk", "tenant's prompt", "preempted elders", "preempted younger", "tenant preempted",
     "tenant's first token, s", "others' first token p50, s", "p99, s", "most, s", "others within the limits, %",
@@ -79,15 +79,15 @@ def _figure(harms: dict[Any, Harm], strategies: list[str], chunks: list[int | No
     panels = figure.subplots(len(chunks), 2, sharex=True, sharey="col", squeeze=False)
     for row, chunk in zip(panels, chunks, strict=True):
         shown = {length: harms[strategies[0], chunk, length] for length in lengths}
-        how = "whole prompts in one launch" if chunk is None else f"prompts in chunks of {chunk:,}"
+        how = "whole prompts" if chunk is None else f"chunks of {chunk:,}"
         _first_tokens(row[0], shown)
-        row[0].set_title(f"{how}: others' time to first token, s")
+        row[0].set_title(f"{how}: others' first token, s")
         _crowd(row[1], shown[lengths[-1]])
-        row[1].set_title(f"beside {lengths[-1]:,} tokens: sequences")
+        row[1].set_title(f"{how}: sequences, beside {lengths[-1]:,}")
     for panel in panels[-1]:
         panel.set_xlim(-10, 60)
         panel.set_xlabel("seconds after the tenant came")
-    figure.legend(handles=_handles(lengths), loc="outside upper center", ncols=4, frameon=False)
+    figure.legend(handles=_handles(lengths), loc="outside upper center", ncols=5, frameon=False)
     return figure
 
 
@@ -103,18 +103,18 @@ def _first_tokens(panel: Axes, shown: dict[int, Harm]) -> None:
 def _crowd(panel: Axes, harm: Harm) -> None:
     steps, came = harm.run.steps, harm.requests.arrival_N[harm.tenant]
     end = np.asarray(steps["time_s"]) - came
-    panel.step(end, steps["running"], where="pre", color="#332288", linestyle="-", label="run")
-    panel.step(end, steps["waiting"], where="pre", color="#CC6677", linestyle="--", label="wait")
-    panel.legend(frameon=False, loc="upper right")
+    panel.step(end, steps["running"], where="pre", color="#332288", linestyle="-", label="running")
+    panel.step(end, steps["waiting"], where="pre", color="#CC6677", linestyle="--", label="waiting")
+    panel.legend(frameon=False, loc="upper left")
     panel.grid(color="#E4E4E4", linewidth=0.6)
 
 
 def _handles(lengths: list[int]) -> list[Line2D]:
     tenants = [
-        Line2D([], [], marker="o", markersize=4, linestyle="", color=colour, label=f"tenant of {length:,}")
+        Line2D([], [], marker="o", markersize=4, linestyle="", color=colour, label=f"{length:,} tokens")
         for colour, length in zip(COLOURS, lengths, strict=False)
     ]
-    return [*tenants, Line2D([], [], marker="x", linestyle="", color="#444444", label="preempted at least once")]
+    return [*tenants, Line2D([], [], marker="x", linestyle="", color="#444444", label="preempted")]
 
 
 if __name__ == "__main__":
