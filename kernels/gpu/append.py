@@ -67,7 +67,7 @@ def _append(
     b_v = tl.load(v_THD + i_t * stride_vt + i_W * stride_vh + o_W, mask=m_W)
     slot = tl.load(slot_T + i_t)
     place_W = slot * stride_s + i_W.to(tl.int64) * stride_h + o_W
-    m_W = m_W & (slot >= 0)
+    m_W = i_W < tl.where(slot >= 0, HEADS, 0)  # a padding token has none
     tl.store(k_SHD + place_W, b_k, mask=m_W)
     tl.store(v_SHD + place_W, b_v, mask=m_W)
 

@@ -162,7 +162,7 @@ def test_the_newest_triton_interprets_the_kernels(newest, tmp_path):
     """The tests of this folder that run kernels, in a process that finds it first."""
     tests = sorted(str(path) for path in Path(__file__).parent.glob("test_gpu_*.py") if path != Path(__file__))
     # It warns of a default that it is going to change.
-    options = ["-q", "-p", "no:cacheprovider", "-W", "ignore:TRITON_DEFAULT", "-m", "not slow"]
+    options = ["-q", "-p", "no:cacheprovider", "-W", "ignore:TRITON_DEFAULT", "-m", "not slow and not gpu"]
     command, root = [sys.executable, "-m", "pytest", *options, *tests], Path(__file__).parents[3]
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment(str(tmp_path), newest), cwd=root, check=False
