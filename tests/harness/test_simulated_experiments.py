@@ -25,6 +25,7 @@ SMALL = {  # axes cut short, so that each sweep takes a second or so
     "block_size": ["block_size=16,256", "cost.kernel=flash_attn", "pool_bytes=2GiB",
                    "workload.num_requests=90"],
     "phase_diagram": ["workload.mean=256", "workload.sigma=0.2", "workload.shared_prefix=0.0,0.9", "pool_bytes=2GiB",
+                      "cost.kernel=flashinfer",
                       "strategy=contiguous,paged,prefix", "workload.num_requests=90"],
     "cliff": ["workload.rate=0.05,40", "strategy=contiguous,paged", "pool_bytes=4GiB",
              "workload.num_requests=90"],
