@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from kvlab.harness.results import Run
 
-METRICS = {"mean_batch_size": "mean batch, sequences", "tokens_per_s": "output tokens/s"}
+METRICS = {"mean_batch_size": "mean batch", "tokens_per_s": "tokens/s"}
 MARKERS = ("o", "s", "^", "D")
 TEXT = """\
 Mean batch: sequences that run, on average over the steps until no request waits any more. The requests are the
@@ -49,11 +49,12 @@ def _figure(runs: list[Run]) -> Figure:
         panel = panels[row][column]
         _dots(panel, [run for run in runs if run.config["model"] == model], metric, names)
         r.plain_log(panel, "x")
+        r.few_ticks(panel)
         panel.grid(axis="x", which="both", color="#E4E4E4", linewidth=0.6)
         panel.set_axisbelow(True)
         panel.set_yticks(range(len(names)), names)
         panel.set_ylim(len(names) - 0.5, -0.5)
-        panel.set_title(f"{model}: {METRICS[metric]}" if column == 0 else model)
+        panel.set_title(f"{model}, {METRICS[metric]}", size=8)
     figure.legend(handles=_handles(runs), loc="outside upper center", ncols=4, frameon=False)
     return figure
 
@@ -66,7 +67,7 @@ def _dots(panel: Axes, runs: list[Run], metric: str, names: list[str]) -> None:
         colour = r.look(r.placement(run)).colour
         face = colour if run.config["max_len"] == shortest else "white"
         marker = MARKERS[gpus.index(run.config["gpu"])]
-        panel.plot(r.metric(run, metric), place, marker, markeredgecolor=colour, markerfacecolor=face, markersize=6)
+        panel.plot(r.metric(run, metric), place, marker, markeredgecolor=colour, markerfacecolor=face, markersize=6 if face == colour else 8)
 
 
 def _handles(runs: list[Run]) -> list[Line2D]:

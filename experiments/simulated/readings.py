@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from kvlab.engine.capacity import size_text
 from kvlab.errors import UsageError
@@ -196,6 +196,12 @@ def plain_log(panel: Axes, which: str) -> None:
     scale = getattr(panel, f"{which}axis")
     scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     scale.set_minor_formatter(NullFormatter())
+
+
+def few_ticks(panel: Axes) -> None:
+    """On a logarithmic x axis that spans a decade or two: 1, 2 and 5 of each, written out."""
+    panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panel.xaxis.set_minor_locator(NullLocator())
 
 
 def legend(figure: Figure, panel: Axes, columns: int) -> None:
