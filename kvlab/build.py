@@ -14,15 +14,18 @@ PAGE_LAYOUTS = ("per_layer", "sliced")  # page_layout of a virtual strategy: wha
 AXES = {"admission": "terms", "victim": "choose", "forecast": "expect"}  # and what each is asked
 
 
-def build(node: dict[str, Any], *first: Any) -> Any:
+def build(node: dict[str, Any], *first: Any, key: str = "_target_") -> Any:
     """An object of the node's class; `first` are positional arguments that the engine gives.
 
-    An argument that names a class itself (`eviction`) is built first.
+    An argument that names a class itself (`eviction`) is built first. UsageError: there is no such class (`key` is
+    where it was named), or it does not take what the node holds.
     """
-    inner = {key: build(value) for key, value in node.items() if isinstance(value, dict) and "_target_" in value}
-    arguments = {key: inner.get(key, value) for key, value in node.items() if key not in NOT_ARGUMENTS}
+    inner = {name: build(value) for name, value in node.items() if isinstance(value, dict) and "_target_" in value}
+    arguments = {name: inner.get(name, value) for name, value in node.items() if name not in NOT_ARGUMENTS}
     try:
-        return class_at(str(node["_target_"]))(*first, **arguments)
+        return class_at(str(node["_target_"]), key)(*first, **arguments)
+    except UsageError:  # has said what was given
+        raise
     except (TypeError, ValueError) as error:
         raise UsageError(f"{node.get('name', node['_target_'])}: {error}") from error
 
@@ -32,7 +35,7 @@ def build_axis(config: dict[str, Any], name: str) -> Any:
     node = config[name]
     if "_target_" not in node:
         raise UsageError(f"{name}._target_: it is needed and cannot be left out")
-    built = build(node)
+    built = build(node, key=f"{name}._target_")
     if not hasattr(built, AXES[name]):
         raise UsageError(f"{name}._target_={node['_target_']}: allowed is a class with a method {AXES[name]}")
     return built
@@ -55,5 +58,5 @@ def build_strategy(config: dict[str, Any], token_bytes: int, layers: int, pool_b
         page_group_bytes=int(config.get("page_group_bytes") or 0) * (2 if sliced else 2 * layers),
         sliced=sliced,
     )
-    strategy: Strategy = build(config["strategy"], memory)
+    strategy: Strategy = build(config["strategy"], memory, key="strategy._target_")
     return strategy

@@ -124,9 +124,8 @@ class Strategy(ABC):
         self.memory, self.block_size = memory, block_size
         self.pools = (Pool(slots or memory.bytes // memory.token_bytes, memory.token_bytes),)
         if self.pools[0].slots // (block_size or 1) > 2**31:
-            raise ValueError(
-                f"{self.pools[0].slots:,} slots: tables of 32 bits cannot count them; lower max_seqs or max_len"
-            )
+            larger = "max_seqs or max_len" if slots else "pool_bytes"
+            raise ValueError(f"{self.pools[0].slots:,} slots: tables of 32 bits cannot count them; lower {larger}")
         self.groups = (LayerGroup(tuple(range(len(memory.windows)))),)
         width = ceil_div(memory.max_len, block_size) if block_size else 1
         self.tables = tuple(Tables(memory.max_seqs, width) for _ in self.groups)

@@ -1,7 +1,7 @@
 """How many requests a second the simulator serves, and in how much memory: one run in a process of its own.
 
-`python -m kvlab.bench.simulator CONFIG.json` runs a simulated configuration, everything recorded and written as in any
-run, and prints one line of JSON.
+`python -m kvlab.bench.simulator FOLDER` runs the simulated configuration in FOLDER/config.json, everything recorded and
+written there as in any run, and prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -10,24 +10,23 @@ import json
 import resource
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 from typing import Any
 
 from kvlab import simulate
 from kvlab.errors import UsageError
+from kvlab.parent import end_with_parent
 from kvlab.record.others import OthersShare
 
 
-def measure(config: dict[str, Any]) -> dict[str, Any]:
+def measure(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Seconds from the plan to the written files, on one core, and the most memory that the process ever had."""
     planned = simulate.plan(config)
     if reason := simulate.refusal(planned):
         raise UsageError(reason)
-    with TemporaryDirectory() as folder:
-        others, wall, cpu = OthersShare(), perf_counter(), process_time()
-        result = simulate.serve(config, planned, Path(folder), None)
-        cpu_s, wall_s, share = process_time() - cpu, perf_counter() - wall, others.share()
+    others, wall, cpu = OthersShare(), perf_counter(), process_time()
+    result = simulate.serve(config, planned, folder, None)
+    cpu_s, wall_s, share = process_time() - cpu, perf_counter() - wall, others.share()
     return {
         "requests": result["num_finished"],
         "steps": result["num_steps"],
@@ -40,10 +39,11 @@ def measure(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main(path: Path) -> None:
+def main(folder: Path) -> None:
     """Prints what was measured, or what is wrong with the configuration."""
+    end_with_parent()
     try:
-        found = measure(json.loads(path.read_text()))
+        found = measure(json.loads((folder / "config.json").read_text()), folder)
     except UsageError as error:
         found = {"wrong": str(error)}
     print(json.dumps(found))

@@ -57,7 +57,7 @@ def build_kernels(node: dict[str, Any], device: str = "cpu") -> Kernels:
 
     UsageError: it is not whole, or cannot run there.
     """
-    built: Kernels = build(node)
+    built: Kernels = build(node, key="attention._target_")
     if not hasattr(built, "on") and device != "cpu":
         raise UsageError(f"attention._target_={node['_target_']}: it has no method `on`, and so runs with device=cpu")
     if device.startswith("cuda") and not torch.cuda.is_available():

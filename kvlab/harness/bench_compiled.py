@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.metadata import version
@@ -28,10 +29,14 @@ def run(args: argparse.Namespace) -> int:
     """1 if something is wrong with a kernel."""
     listed = read(LIST)
     from kvlab.compiled.checks import faults
-    from kvlab.compiled.compile import compile_all
+    from kvlab.compiled.compile import VariantError, compile_all
 
     excuses = {item.variant: item.spills for item in listed}
-    compiled = compile_all((item.variant, arch) for item in listed for arch in item.archs)
+    try:
+        compiled = compile_all((item.variant, arch) for item in listed for arch in item.archs)
+    except VariantError as error:
+        print(f"kvlab: {error}", file=sys.stderr)
+        return 1
     wrong = [fault for one in compiled for fault in faults(one, excuses[one.variant])]
     text = markdown(listed, compiled, wrong)
     if args.out:

@@ -119,9 +119,8 @@ def _row(count: int, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _run(config: dict[str, Any]) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "config.json"
-        path.write_text(json.dumps(config))
-        command = [sys.executable, "-m", "kvlab.bench.simulator", str(path)]
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        command = [sys.executable, "-P", "-m", "kvlab.bench.simulator", folder]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the process of a run ended with {done.returncode}: {done.stderr.strip()[-2000:]}")

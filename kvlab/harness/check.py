@@ -64,11 +64,22 @@ def maker(overrides: Sequence[str]) -> MakeFor:
     chosen = any(word.startswith("block_size=") for word in overrides)
     with Composer() as composer:
         composed = composer.compose(overrides)
+        _refuse_without_effect(overrides)
         if chosen or "block_size" in composed.lacking:
             return lambda setting: made(composed.config["strategy"], setting)
         sizes = {setting.block_size for setting in (*SETTINGS, *SHORT)}
         nodes = {size: composer.compose([*overrides, f"block_size={size}"]).config["strategy"] for size in sizes}
     return lambda setting: made(nodes[setting.block_size], setting)
+
+
+def _refuse_without_effect(overrides: Sequence[str]) -> None:
+    """UsageError: an override that the contract would not look at. It has memories and lives of its own."""
+    for word in overrides:
+        name = word.partition("=")[0].lstrip("+~")
+        if name.partition(".")[0] not in ("strategy", "eviction", "hydra") and name != "block_size":
+            hint = f"; did you mean --{name} ?" if name in ("seed", "seeds", "steps") else ""
+            allowed = "strategy.NAME, block_size, eviction: the contract has memories and requests of its own"
+            raise UsageError(f"{word}: it would change nothing; allowed is {allowed}{hint}")
 
 
 def made(node: dict[str, Any], setting: Setting) -> Strategy:

@@ -34,6 +34,7 @@ VERBS = (
         (
             "kvlab run strategy=vattention max_len=2048 seed=1",
             "kvlab run model=tiny dtype=float64 workload=fixed workload.num_requests=8 --json",
+            "kvlab run executor=simulated model=llama_3_8b gpu=h100 dtype=bfloat16",
         ),
     ),
     Verb(
@@ -127,8 +128,12 @@ Overrides are NAME=VALUE; a sweep takes several values: a,b,c or range(0,3) or c
   strategy, model, workload, admission, victim, forecast, eviction, attention, experiment, tracking
                                              names: a wrong one lists those that exist
   seed, max_len, block_size, page_group_bytes, dtype, timing, pool_bytes (720MiB) or pool_blocks
+  device=cuda                                a GPU; pool_fraction: the pool as a share of what it leaves
+  executor=simulated                         a GPU that is not there: gpu, vmm, cost (names), gpu.NAME, cost.NAME,
+                                             kv_dtype, tensor_parallel; docs/simulation.md
   workload.NAME, model.NAME, strategy.NAME   what the chosen one has: workload.num_requests=64 workload.rate=2.5
-  engine.max_seqs, engine.chunk, engine.clock, engine.temperature, engine.threads
+  engine.max_seqs, engine.chunk, engine.clock, engine.temperature, engine.threads,
+    engine.cuda_graphs
   slo.ttft_s, slo.tpot_s                     what counts as served well: limits in seconds
   hydra.run.dir=DIR, hydra.sweep.dir=DIR     where results go"""
 WITH_OVERRIDES = ("run", "sweep", "generate")

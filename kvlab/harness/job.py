@@ -6,8 +6,6 @@ A run that is told to stop leaves no result. Exits 0 if ok, 2 if refused, 1 if f
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import signal
 import sys
@@ -20,6 +18,7 @@ from typing import Any
 
 from kvlab.errors import UsageError
 from kvlab.harness import provenance, rundir
+from kvlab.parent import end_with_parent
 
 Execute = Callable[[dict[str, Any], Path, Callable[[str], None], Callable[[int, int], None]], dict[str, Any]]
 SCHEMA_VERSION = 1
@@ -60,7 +59,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m kvlab.harness.job DIRECTORY", file=sys.stderr)
         return 2
-    _end_with_parent()
+    end_with_parent()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return run_job(Path(arguments[0]))
@@ -104,13 +103,6 @@ def _emit(event: dict[str, Any]) -> None:
 
 def _one_line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-def _end_with_parent() -> None:
-    """A run whose parent is gone would disturb the timings of the next one (Linux only)."""
-    with contextlib.suppress(OSError, AttributeError):
-        set_death_signal = 1
-        ctypes.CDLL(None).prctl(set_death_signal, int(signal.SIGTERM))
 
 
 if __name__ == "__main__":

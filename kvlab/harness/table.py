@@ -69,15 +69,17 @@ def markdown(rows: list[Row]) -> str:
     notes: list[str] = []
     columns = [column for column in COLUMNS if column.metric not in OPTIONAL or _any(rows, column.metric)]
     knobs = list(rows[0].key)
-    digests = digest_cells(rows)
+    digests, mixed = digest_cells(rows), len({_simulated(run) for run in _runs(rows)}) > 1
     head = [*knobs, *(column.heading for column in columns), "digest", "n"]
     body = [
-        [*_knob_cells(row, knobs), *_cells(row, columns, notes), digest, _n(row)]
+        [*_knob_cells(row, knobs), *_cells(row, columns, notes, mixed), digest, _n(row)]
         for row, digest in zip(rows, digests, strict=True)
     ]
     text = grid(head, body, left={*knobs, "digest"})
     if any(row.runs and not row.timed for row in rows):
         notes.append("(*) Not to be used: others used the CPU during a run, or it was not meant to be timed.")
+    if mixed:
+        notes.append("(s) Simulated: seconds of a cost model; the others were measured.")
     roomy = [row.label for row in rows if any(run.values.get("saturated_steps") == 0 for run in row.runs)]
     if roomy:
         notes.append(
@@ -160,22 +162,30 @@ def _unlike(pairs: list[tuple[Run, Run]]) -> str:
     return f"{ties} ties" if ties != 1 else "1 tie"
 
 
-def _cells(row: Row, columns: list[Column], notes: list[str]) -> list[str]:
+def _cells(row: Row, columns: list[Column], notes: list[str], mixed: bool) -> list[str]:
+    """`mixed`: what is simulated has to be told from what was measured."""
     mark = ""
     if row.holes:
         notes.append(f"[{len(notes) + 1}] {row.label}: {_reasons(row.holes)}")
         mark = f" [{len(notes)}]"
     if not row.runs:
         return [row.holes[0].status + mark, *[HOLE] * (len(columns) - 1)]
-    first, *rest = [_cell(row, column) for column in columns]
+    first, *rest = [_cell(row, column, mixed) for column in columns]
     return [first + mark, *rest]
 
 
-def _cell(row: Row, column: Column) -> str:
+def _cell(row: Row, column: Column, mixed: bool) -> str:
     spread = row.spread(column.metric)
     if spread is None:
         return HOLE
-    return column.write(spread) + (" (*)" if column.timed and not row.timed else "")
+    if not column.timed:
+        return column.write(spread)
+    simulated = mixed and any(map(_simulated, row.runs))
+    return column.write(spread) + (" (s)" if simulated else "") + ("" if row.timed else " (*)")
+
+
+def _simulated(run: Run) -> bool:
+    return bool(run.values.get("simulated"))
 
 
 def _reasons(holes: list[Run]) -> str:
@@ -211,6 +221,7 @@ def _raw(row: Row, names: Iterable[str], digest: str) -> dict[str, Any]:
     line["reason"] = _reasons(row.holes) if row.holes else None
     line["seeds"] = " ".join(str(run.seed) for run in row.runs)
     line["timing_valid"] = row.timed if row.runs else None
+    line["simulated"] = any(map(_simulated, row.runs)) if row.runs else None
     for name in names:
         spread = row.spread(name)
         middle, low, high = spread[:3] if spread else (None, None, None)

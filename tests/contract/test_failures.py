@@ -82,6 +82,15 @@ def test_check_says_how_to_repeat_a_failure(broken, capsys):
     assert said.partition("BROKEN")[2] == capsys.readouterr().out.partition("BROKEN")[2]
 
 
+@pytest.mark.parametrize("word", ["pool_bytes=1", "seed=17", "model=tiny", "executor=simulated", "max_len=8"])
+def test_check_takes_nothing_that_would_change_nothing(word, capsys):
+    """seed=17 lived all the lives instead of that one; a pool of one byte was as good as any."""
+    assert main(["check", "paged", word]) == 2
+    said = capsys.readouterr().err
+    assert f"kvlab: {word}: it would change nothing; allowed is strategy.NAME, block_size, eviction" in said
+    assert ("did you mean --seed ?" in said) == (word == "seed=17")
+
+
 def test_check_takes_installed_names_and_overrides(capsys):
     assert main(["check", "paged", "contiguous", "block_size=3", "--seeds", "2", "--steps", "20", "--json"]) == 0
     assert '"strategy": "paged block_size=3"' in capsys.readouterr().out

@@ -96,7 +96,7 @@ class OfAPlugin:
 
 
 def test_a_plugin_without_on_runs_on_cpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvlab.engine.kernels.build", lambda node: OfAPlugin())
+    monkeypatch.setattr("kvlab.engine.kernels.build", lambda node, key: OfAPlugin())
     assert isinstance(build_kernels({"_target_": "a.Plugin"}, "cpu"), OfAPlugin)
     with pytest.raises(UsageError, match="attention._target_=a.Plugin: it has no method `on`"):
         build_kernels({"_target_": "a.Plugin"}, "cuda")

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +23,24 @@ def test_it_measures_as_many_requests_as_it_is_told(tmp_path, capsys):
     assert all(row["peak_bytes"] > 2**20 and row["requests_per_cpu_s"] > 0 for row in found["rows"])
     assert out.read_text().startswith("# `kvlab bench simulator`")
     assert out.with_suffix(".png").stat().st_size > 1000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the signal is Linux's")
+def test_a_killed_bench_takes_its_run_with_it(tmp_path):
+    """The process of the run lived on, and its folder stayed where no one looked."""
+    command = [sys.executable, "-m", "kvlab.harness.cli", "bench", "simulator", "requests=1000000", "--repeats", "1"]
+    bench = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=os.environ | {"TMPDIR": str(tmp_path)})
+    children = Path(f"/proc/{bench.pid}/task/{bench.pid}/children")
+    while not any(tmp_path.glob("*/requests.csv")):  # written by the run, so it has begun
+        assert bench.poll() is None
+        time.sleep(0.05)
+    (child,) = children.read_text().split()
+    bench.kill()
+    bench.wait()
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{child}/stat").exists() and ") Z" not in Path(f"/proc/{child}/stat").read_text():
+        assert time.monotonic() < deadline, "the run goes on"
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,10 @@ def test_a_run_writes_what_scripts_rely_on(capfd: pytest.CaptureFixture[str]) ->
         ("pool_bytes=99999GiB", "allowed is at most this machine's memory"),
         ("max_len=9000", "kvlab: max_len=9000: allowed with this model is at most 8192 tokens"),
         ("admission._target_=kvlab.engine.axes.Newest", "allowed is a class with a method terms"),
+        (
+            "forecast._target_=os.getcwd",
+            "kvlab: forecast._target_=os.getcwd: is no class; allowed is package.module.Class",
+        ),
         ("~victim._target_", "kvlab: victim._target_: it is needed"),
         ("model.rope_theta=nan", "kvlab: model rope_theta=nan: allowed is a number above 0"),
         ("model.tied=3", "kvlab: model tied=3: allowed is true or false"),
@@ -80,7 +84,10 @@ def test_a_run_writes_what_scripts_rely_on(capfd: pytest.CaptureFixture[str]) ->
     ],
 )
 def test_a_sweep_with_a_mistake_does_not_start(line: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Numbers beyond all sense, NaN and a class for another axis came out as tracebacks, some in mid-run."""
+    """Numbers beyond all sense, NaN and a class for another axis came out as tracebacks, some in mid-run.
+
+    A class that is none was reported twice over, under the name of its default: "limit: _target_=os.getcwd: ...".
+    """
     status = main(["sweep", "strategy=paged,contiguous", *TINY, line, "hydra.sweep.dir=out", "tracking=none"])
     assert status == 2
     assert said in capfd.readouterr().err

@@ -17,7 +17,7 @@ from torch import Tensor
 
 _CPU, _CUDA = 1, 2
 _FLOAT, _BFLOAT = 2, 4
-_TYPES = {
+TYPES = {
     torch.float64: (_FLOAT, 64),
     torch.float32: (_FLOAT, 32),
     torch.float16: (_FLOAT, 16),
@@ -75,7 +75,7 @@ def tensor_at(
     shape_C, strides_C, key = sizes(*shape), sizes(*strides), next(_keys)
     kind = _Device(_CUDA if device.type == "cuda" else _CPU, device.index or 0)
     deleter = ctypes.cast(_delete, ctypes.c_void_p)
-    managed = _Managed(address, kind, len(shape), _Type(*_TYPES[dtype], 1), shape_C, strides_C, 0, key, deleter)
+    managed = _Managed(address, kind, len(shape), _Type(*TYPES[dtype], 1), shape_C, strides_C, 0, key, deleter)
     _live[key] = (managed, shape_C, strides_C), gone
     try:
         return torch.utils.dlpack.from_dlpack(_new_capsule(ctypes.addressof(managed), b"dltensor", None))

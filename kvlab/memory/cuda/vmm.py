@@ -7,6 +7,7 @@ may lie at several addresses. What a store leaves is counted, and named when it 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -17,7 +18,7 @@ import torch
 from kvlab.errors import UsageError
 from kvlab.memory.cuda.driver import Driver
 from kvlab.memory.cuda.fence import Fence
-from kvlab.memory.cuda.tensor import tensor_at
+from kvlab.memory.cuda.tensor import TYPES, tensor_at
 from kvlab.memory.host_vmm import VmmError
 
 UVM_PAGES = (64 << 10, 128 << 10, 256 << 10)  # bytes: what a changed driver could map
@@ -48,9 +49,11 @@ class CudaVmm:
         raise UsageError(text)
 
     def pool(self, nbytes: int, page_bytes: int) -> CudaPool:
+        self._check_whole("physical pool", nbytes, page_bytes)
         return CudaPool(self, nbytes, page_bytes)
 
     def reservation(self, nbytes: int, page_bytes: int) -> CudaReservation:
+        self._check_whole("reservation", nbytes, page_bytes)
         return CudaReservation(self, nbytes, page_bytes)
 
     def enter_thread(self) -> None:
@@ -80,10 +83,18 @@ class CudaVmm:
         if not self._open and not self.live["reservations"]:
             self.driver.close()
 
+    def _check_whole(self, what: str, nbytes: int, page_bytes: int) -> None:
+        if page_bytes <= 0 or page_bytes % self.driver.granularity or nbytes < 0 or nbytes % page_bytes:
+            unit = self.driver.granularity
+            raise ValueError(
+                f"a {what} of {nbytes} bytes in pages of {page_bytes}: allowed are whole pages, multiples of {unit}"
+            )
+
     def _check_left(self) -> None:
         left = [f"{self.live[name]} {name}" for name in ("handles", "mappings") if self.live[name]]
         if left:
-            raise VmmError("close", f"{', '.join(left)} left, after {self._refused}")
+            after = f", after {self._refused}" if self._refused else ""
+            raise VmmError("close", f"{', '.join(left)} left{after}")
 
     def insist(self, calls: list[Callable[[], None]]) -> None:
         """Make all calls, a refused one twice: one refusal leaves nothing. VmmError, at the end: the first of them."""
@@ -111,6 +122,7 @@ class CudaPool:
                 f"pool of {nbytes} bytes: allowed is at most what is free on the device, {free}; lower pool_bytes"
             )
         self.nbytes, self._page_bytes, self._vmm = nbytes, page_bytes, vmm
+        self._closed = False
         self._handles: dict[int, int] = {}  # offset of a page -> its handle
         self._places: Counter[int] = Counter()  # offset of a page -> addresses at which it lies
         if vmm.ahead:
@@ -120,7 +132,9 @@ class CudaPool:
         return len(self._handles) * self._page_bytes
 
     def handle(self, offset: int) -> int:
-        """Of the page at `offset`, created where it is not there."""
+        """Of the page at `offset`, created where it is not there. ValueError: the pool is closed."""
+        if self._closed:
+            raise ValueError("the pool is closed")
         if offset not in self._handles:
             _check("physical pool", offset, self._page_bytes, self._page_bytes, self.nbytes)
             self._handles[offset] = self._vmm.driver.create(self._page_bytes)
@@ -143,6 +157,7 @@ class CudaPool:
 
     def close(self) -> None:
         """Release every handle; the driver keeps the memory of those that are mapped. Twice does nothing."""
+        self._closed = True
         self._places.clear()
         self._vmm.insist([partial(self.drop, offset, self._page_bytes) for offset in self._handles])
 
@@ -194,6 +209,9 @@ class CudaReservation:
         """The range from its start. Memory is gone from under it after close, but its addresses are nobody else's."""
         if self._closed:
             raise ValueError("the reservation is closed")
+        if dtype not in TYPES or dtype.itemsize * math.prod(shape) > self.nbytes:
+            names = ", ".join(str(known).removeprefix("torch.") for known in TYPES)
+            raise ValueError(f"a tensor {shape} of {dtype}: allowed is {names}, and {self.nbytes} bytes at most")
         tensor = tensor_at(self.base, dtype, shape, self._vmm.driver.device, self._tensor_gone)
         self._tensors += 1
         return tensor

@@ -132,3 +132,16 @@ def test_a_trace_is_shown_by_its_file_name_where_that_tells_it(write_run):
     assert raw(table)[1]["workload.path"] == "/data/here/two.csv"
     write_run("c", config={"workload.path": "/data/there/two.csv"})
     assert "/data/there/two.csv" in markdown(rows(sweep))
+
+
+def test_simulated_rows_beside_measured_ones_are_marked(write_run, sweep):
+    """Only the caption said that there were any, not which; and the CSV said nothing."""
+    write_run("there", "paged", 0, {"gpu": {"name": "h100"}}, simulated=True, tokens_per_s=5000.0)
+    table = rows(sweep)
+    text = markdown(table)
+    assert "5,000.0 (s)" in text
+    assert text.count("(s)") == 2
+    assert "(s) Simulated: seconds of a cost model; the others were measured." in text
+    assert sorted(line["simulated"] for line in raw(table)) == [False, False, False, True]
+    alone = [row for row in table if row.runs[0].values.get("simulated")]
+    assert "(s)" not in markdown(alone)

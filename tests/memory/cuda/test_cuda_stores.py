@@ -240,6 +240,26 @@ def test_what_is_refused_once_at_the_end_is_told_and_given_back(store, device, c
     assert not any(device.live().values())
 
 
+@pytest.mark.parametrize(("nbytes", "page"), [(-PAGE, PAGE), (PAGE + 5, PAGE), (PAGE, 0), (PAGE, PAGE // 2 + 1)])
+def test_sizes_that_are_no_whole_pages_are_refused(vmm, nbytes, page):
+    """Pools of them were made, and failed when they were used."""
+    for make in (vmm.pool, vmm.reservation):
+        with pytest.raises(ValueError, match="allowed are whole pages"):
+            make(nbytes, page)
+
+
+def test_a_closed_pool_gives_no_memory(vmm, device):
+    """It made a handle anew, which nobody released."""
+    pool, place = vmm.pool(2 * PAGE, PAGE), vmm.reservation(2 * PAGE, PAGE)
+    place.map(0, pool, 0, PAGE)
+    pool.close()
+    with pytest.raises(ValueError, match="the pool is closed"):
+        place.map(PAGE, pool, PAGE, PAGE)
+    place.close()
+    vmm.close()
+    assert device.live() == {**device.live(), **NONE}
+
+
 # --- tensors
 
 
@@ -282,10 +302,12 @@ def test_tensors_have_the_type_shape_and_address_asked_for(vmm, driver, dtype):
     place.close()
 
 
-def test_a_type_that_no_tensor_can_have_leaves_nothing(vmm, device):
+@pytest.mark.parametrize(("dtype", "size"), [(torch.int32, 4), (torch.float32, PAGE)])
+def test_a_tensor_that_cannot_be_leaves_nothing(vmm, device, dtype, size):
+    """One beyond the reservation was made, and reading it would have ended all use of the device."""
     place = vmm.reservation(PAGE, PAGE)
-    with pytest.raises(KeyError):
-        place.tensor(torch.int32, (4,))
+    with pytest.raises(ValueError, match=f"allowed is float64, float32, float16, bfloat16, and {PAGE} bytes at most"):
+        place.tensor(dtype, (size,))
     place.close()
     assert device.live()["reservations"] == 0
 
