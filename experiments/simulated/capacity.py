@@ -16,7 +16,8 @@ MARKERS = ("o", "s", "^", "D")
 TEXT = """\
 Mean batch: sequences that run, on average over the steps until no request waits any more. The requests are the
 same in every line of a GPU and a model: a larger max_len changes only what is declared. In brackets: times
-contiguous at the same max_len."""
+contiguous at the same max_len. Where tokens/s hardly differ, products are what takes the time, and more sequences
+at once bring nothing."""
 
 
 def make(runs: list[Run]) -> r.Page:
@@ -60,14 +61,13 @@ def _figure(runs: list[Run]) -> Figure:
 
 
 def _dots(panel: Axes, runs: list[Run], metric: str, names: list[str]) -> None:
-    """A dot a run; filled: the shortest max_len."""
+    """A mark a run: filled and small for the shortest max_len, so that it stays visible inside a hollow one."""
     gpus, shortest = r.axis(runs, "gpu"), r.axis(runs, "max_len")[0]
-    for run in runs:
+    for run in sorted(runs, key=lambda run: -int(run.config["max_len"])):
         place = names.index(r.placement(run)) + 0.22 * (gpus.index(run.config["gpu"]) - (len(gpus) - 1) / 2)
-        colour = r.look(r.placement(run)).colour
-        face = colour if run.config["max_len"] == shortest else "white"
-        marker = MARKERS[gpus.index(run.config["gpu"])]
-        panel.plot(r.metric(run, metric), place, marker, markeredgecolor=colour, markerfacecolor=face, markersize=6 if face == colour else 8)
+        colour, marker = r.look(r.placement(run)).colour, MARKERS[gpus.index(run.config["gpu"])]
+        face, size = (colour, 4) if run.config["max_len"] == shortest else ("white", 8)
+        panel.plot(r.metric(run, metric), place, marker, markeredgecolor=colour, markerfacecolor=face, markersize=size)
 
 
 def _handles(runs: list[Run]) -> list[Line2D]:

@@ -21,9 +21,10 @@ SHOWN = ("goodput", "ttft_s.p50", "tokens_per_s", "preemptions")
 TEXT = """\
 Goodput: requests that finished with a first token within {ttft:g} s of their arrival and {tpot:g} s for each later
 token on average, by the second in which requests came (requests.csv; the limits are slo.ttft_s and slo.tpot_s).
-Both limits are assumptions. Behind the edge the queue grows for as long as requests come, so that the share within
-the limits falls with the length of the run: {requests:,} requests here. The last line of each strategy, `edge`, is
-the highest load at which 90 % kept within them."""
+Both limits are assumptions. buddy reserves each request's true length (forecast=oracle). The draw of arrivals is a
+little faster than its rate, so that goodput may lie above the load. Behind the edge the queue grows for as long as
+requests come, so that the share within the limits falls with the length of the run: {requests:,} requests here.
+The last line of each strategy, `edge`, is the highest load at which 90 % kept within them."""
 
 
 def make(runs: list[Run]) -> r.Page:

@@ -9,8 +9,9 @@ from kvlab.harness.results import Run
 
 METRICS = {"mean_batch_size": "mean batch, sequences", "tokens_per_s": "output tokens/s"}
 TEXT = """\
-No request has more than 2,048 tokens; max_len alone changes, and with it what clients declare. In brackets: of the
-same strategy's figure at the shortest max_len."""
+No request has more than 2,048 tokens; max_len alone changes, and with it what clients declare. buddy reserves the
+next power of two of the output (forecast=pow2), at most what is declared. In brackets: of the same strategy's
+figure at the shortest max_len."""
 
 
 def make(runs: list[Run]) -> r.Page:

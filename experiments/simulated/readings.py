@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from kvlab.engine.capacity import size_text
 from kvlab.errors import UsageError
@@ -199,8 +199,13 @@ def plain_log(panel: Axes, which: str) -> None:
 
 
 def few_ticks(panel: Axes) -> None:
-    """On a logarithmic x axis that spans a decade or two: 1, 2 and 5 of each, written out."""
-    panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    """On a logarithmic x axis, three round numbers or a few more, written out."""
+    low, high = panel.get_xlim()
+    for round_ones in ((1,), (1, 2, 5), (1, 2, 3, 5, 7)):
+        ticks = [one * 10**power for power in range(7) for one in round_ones if low <= one * 10**power <= high]
+        if len(ticks) >= 3:
+            break
+    panel.set_xticks(ticks)
     panel.xaxis.set_minor_locator(NullLocator())
 
 
