@@ -17,7 +17,8 @@ TEXT = """\
 Mean batch: sequences that run, on average over the steps until no request waits any more. The requests are the
 same in every line of a GPU and a model: a larger max_len changes only what is declared. In brackets: times
 contiguous at the same max_len. Where tokens/s hardly differ, products are what takes the time, and more sequences
-at once bring nothing."""
+at once bring nothing; where requests soon stop waiting, as Yi-6B's do on 80 GB, memory is not the limit and the
+mean batch says little."""
 
 
 def make(runs: list[Run]) -> r.Page:

@@ -21,10 +21,10 @@ TEXT = """\
 A cell is won by the strategy with most output tokens/s on the same requests; the margin is over the second. Under
 {tie:.0%} it is a tie: in grey, with both names. Mean and sigma are those of the lognormal total length, half of it
 prompt, capped at max_len; shared: the share of each prompt that all begin with. Kernel: whose attention over
-blocks, of two published ones that read blocks of 16, paged and prefix run (cost.kernel; flashinfer of 2024,
-decoding 1.15 times as long as over rows, vllm_0_2 of early 2024, 2.12 times); contiguous and vattention run over
-rows. Each cell is one seed: a few percent may be the draw's. What a prefix cache's hashing costs on the CPU is not
-in the model, so that prefix never loses to paged."""
+blocks of 16 paged and prefix run (cost.kernel), by ratios that the vAttention paper published: flashinfer decodes
+1.15 times as long as FlashAttention-2 over rows, vllm_0_2 2.12 times; contiguous and vattention run over rows.
+Each cell is one seed: a few percent may be the draw's. What a prefix cache's hashing costs on the CPU is not in
+the model, so that prefix never loses to paged."""
 
 
 class Cell(NamedTuple):
