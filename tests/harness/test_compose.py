@@ -83,7 +83,10 @@ def test_flags_have_words(word: str, value: bool, composer: Composer) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("workload=nothing", "workload=nothing: allowed is arxiv, azure_conv, fixed, lognormal, sharegpt, tenant, uniform"),
+        (
+            "workload=nothing",
+            "workload=nothing: allowed is arxiv, azure_conv, fixed, lognormal, sharegpt, tenant, uniform",
+        ),
         ("blok_size=3", "blok_size: no such name; did you mean block_size? (allowed: strategy, model"),
         ("engine.foo=3", "engine.foo: no such name (allowed in engine: max_seqs, chunk, clock, temperature"),
         ("workload.nun_requests=3", "did you mean workload.num_requests?"),

@@ -12,6 +12,7 @@ import pytest
 
 from kvlab.errors import UsageError
 from kvlab.harness import job, plan, rundir
+from kvlab.harness import sweep as sweep_module
 from kvlab.harness.compose import Composer
 from kvlab.harness.goodput import goodput, served
 from kvlab.harness.manifest import Manifest
@@ -180,14 +181,15 @@ def test_goodput_counts_those_within_both_limits_by_the_time_in_which_requests_c
     assert math.isnan(requests.finish_N[4])
 
 
-def test_goodput_without_arrivals_or_requests_is_refused(sweeps, tmp_path):
-    with pytest.raises(UsageError, match="no requests.csv there"):
+def test_goodput_without_arrivals_or_requests_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"no requests\.csv there"):
         served(tmp_path)
-    together = next(sweeps("max_len").glob("*/requests.csv")).parent
+    lines = "id,arrival_s,prompt_len,output_len,first_token_s,finish_s,preemptions\n0,0,9,2,1,2,0\n1,0,9,2,1,2,0\n"
+    (tmp_path / "requests.csv").write_text(lines)
     with pytest.raises(UsageError, match="all requests came at once"):
-        goodput(Run(together, "ok", "", {"num_finished": 1, "num_requests": 60}, {}))
+        goodput(Run(tmp_path, "ok", "", {"num_finished": 2, "num_requests": 2}, {}))
     with pytest.raises(UsageError, match="holds the first requests alone"):
-        goodput(Run(together, "ok", "", {"num_finished": 99999, "num_requests": 99999}, {}))
+        goodput(Run(tmp_path, "ok", "", {"num_finished": 3, "num_requests": 3}, {}))
 
 
 @pytest.mark.slow
@@ -204,6 +206,14 @@ def test_the_committed_page_is_of_that_sweep(name):
     assert f"kvlab sweep experiment={name} " in text
     assert "SIMULATED" in text
     assert (SCRIPTS / f"{name}.png").exists()
+
+
+def test_a_pool_that_is_only_counted_keeps_no_run_waiting(monkeypatch):
+    """Simulated runs went one at a time: their pools were held against this machine's memory."""
+    monkeypatch.setattr(sweep_module, "available_bytes", lambda: 4 * 2**30)
+    monkeypatch.setattr(sweep_module, "cores", lambda: 2)
+    runs = plan.make_plan(["experiment=cliff", *SMALL["cliff"], "pool_bytes=9GiB", "tracking=none"]).runs
+    assert sweep_module.at_once(runs) == 2
 
 
 def test_limits_that_are_not_given_leave_a_run_as_it_was():
