@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvlab.strategy import Arrival, Grant, Strategy
+from kvlab.strategy import Arrival, Grant, Strategy, Usage
 from kvlab.testing.rule import RuleError
+from kvlab.testing.sequence import Sequence
 
 
 def capacity_at_start(strategy: Strategy) -> int:
@@ -36,10 +37,25 @@ def admitted(strategy: Strategy, arrival: Arrival, grant: Grant, looked: int, ne
     if grant.room < need:
         text = f"sequence {seq} hits {grant.hit}, asked for {new} more of {length}, and has room for {grant.room}"
         raise RuleError("room", text)
+    if not leave or any(group.window for group in strategy.groups):
+        return
     usage, size = strategy.usage(), strategy.memory.token_bytes
-    if usage.free + usage.cached < leave * size and all(group.window is None for group in strategy.groups):
+    if usage.free + usage.cached < leave * size:
         text = f"admitting sequence {seq} was to leave {leave} tokens' worth, {leave * size} bytes: {usage}"
         raise RuleError("leave", text, f"sum(strategy.usage()[1:3]) >= {leave * size}")
+
+
+def extended(sequence: Sequence, upto: int, room: int) -> None:
+    """The room holds what was asked for, and is no smaller than it was."""
+    said = sequence.said or 0
+    if room >= max(upto, said):
+        return
+    asked = f"strategy.extend({sequence.seq}, {sequence.issued}, {upto})"
+    if room < upto:
+        text = f"sequence {sequence.seq} asked for {upto} tokens and was given a room of {room}"
+        raise RuleError("room", text, f"{asked} >= {upto}")
+    text = f"sequence {sequence.seq}, which asked for more, had a room of {said} and now has {room}"
+    raise RuleError("room", text, f"{asked} >= {said}")
 
 
 def forked(parent: int, child: Arrival, grant: Grant) -> None:
@@ -52,10 +68,8 @@ def forked(parent: int, child: Arrival, grant: Grant) -> None:
 class Counted:
     """What `counts` said of evictions before a call, and what was cached."""
 
-    def __init__(self, strategy: Strategy) -> None:
-        self.counts = dict(strategy.counts)
-        usage = strategy.usage()
-        self.cached, self.kept = usage.cached, usage.rounded  # kept for a copy, a block may leave the cache too
+    def __init__(self, strategy: Strategy, usage: Usage) -> None:
+        self.counts, self.before = dict(strategy.counts), usage
 
     def judge(self, strategy: Strategy, name: str, answer: Any) -> None:
         """Counts never fall; evicted tokens are those that were cached and are no more."""
@@ -65,7 +79,9 @@ class Counted:
         if "evicted" not in self.counts or answer is None:
             return
         evicted = (strategy.counts["evicted"] - self.counts["evicted"]) * strategy.memory.token_bytes
-        lost = self.cached - strategy.usage().cached
-        if evicted > self.cached + self.kept or (name == "admit" and not answer.hit and lost > evicted):
-            text = f"{name} counts {evicted} bytes as evicted; cached were {self.cached}, {lost} of them no more"
+        cached = self.before.cached
+        if evicted > cached + self.before.rounded:  # kept for a copy, a block may leave the cache too
+            raise RuleError("counts", f"{name} counts {evicted} bytes as evicted; cached were {cached}")
+        if name == "admit" and not answer.hit and (lost := cached - strategy.usage().cached) > evicted:
+            text = f"{name} counts {evicted} bytes as evicted; cached were {cached}, {lost} of them no more"
             raise RuleError("counts", text)

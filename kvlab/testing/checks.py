@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvlab.strategy import Copy, Move, Strategy, Unmap
+from kvlab.strategy import Copy, Move, Strategy, Unmap, Usage
 from kvlab.testing.gather import gather_from
-from kvlab.testing.places import Places, lay_out, values
+from kvlab.testing.places import Places, lay_out, packed_values, values
 from kvlab.testing.rule import RuleError
 from kvlab.testing.sequence import Sequence
 from kvlab.testing.shadow import Shadow
@@ -20,19 +20,22 @@ if TYPE_CHECKING:
 
 def everything(trial: Trial) -> None:
     """All of them."""
-    usage_adds_up(trial)
-    mapped_is_backed(trial)
+    usage = trial.strategy.usage()
+    usage_adds_up(trial, usage)
+    mapped_is_backed(trial, usage)
     if not trial.running:
-        nothing_is_held(trial)
+        nothing_is_held(usage)
         return
-    held_is_what_tables_hold(trial)
+    held_is_what_tables_hold(trial, usage)
     sequences, laid = list(trial.running.values()), list[Places]()
+    done = [sequence.done for sequence in sequences]
     for group in range(len(trial.strategy.groups)):
         for sequence in sequences:
             table_covers(trial.strategy, sequence, group)
         places = lay_out(trial, sequences, group)
         inside_the_pool(places)
-        all_hold(places.shadow, sequences, group, places.starts, places.slot_T[places.live_T])
+        value_T = packed_values(sequences, group, places.starts, done)
+        all_hold(places.shadow, sequences, group, places.starts, places.slot_T[places.live_T], value_T)
         laid.append(places)
     for shadow in trial.shadow.pools:
         room_is_nobody_elses(shadow, [places for places in laid if places.shadow is shadow])
@@ -40,14 +43,16 @@ def everything(trial: Trial) -> None:
 
 def table_covers(strategy: Strategy, sequence: Sequence, group: int) -> None:
     """The table has an entry for every token of the room."""
-    entries, seq = strategy.tables[group].count.get(sequence.seq), sequence.seq
+    seq, need = sequence.seq, max(sequence.room, sequence.done)
+    entries = strategy.tables[group].count.get(seq)
+    covered = (entries or 0) * (strategy.block_size or need)
+    if entries and covered >= need:
+        return
     table = f"strategy.tables[{group}]"
     if entries is None:
         raise RuleError("table", f"sequence {seq} runs, but has no table", f"{seq} in {table}.row")
-    covered = entries * strategy.block_size if strategy.block_size else sequence.room
-    if not entries or covered < max(sequence.room, sequence.done):
-        text = f"sequence {seq} stores {sequence.done} tokens of {sequence.room}; its {entries} entries cover {covered}"
-        raise RuleError("table", text, f"len({table}[{seq}]) > {entries}")
+    text = f"sequence {seq} stores {sequence.done} tokens of {sequence.room}; its {entries} entries cover {covered}"
+    raise RuleError("table", text, f"len({table}[{seq}]) > {entries}")
 
 
 def inside_the_pool(places: Places) -> None:
@@ -62,15 +67,18 @@ def inside_the_pool(places: Places) -> None:
 
 
 def all_hold(
-    shadow: Shadow, sequences: list[Sequence], group: int, starts: list[int], slot_N: NDArray[np.int64]
+    shadow: Shadow,
+    sequences: list[Sequence],
+    group: int,
+    starts: list[int],
+    slot_N: NDArray[np.int64],
+    value_N: NDArray[np.int64],
 ) -> None:
-    """Every stored token is where the table says, with the right prefix behind it; slot_N packs those from `starts`."""
-    pairs = list(zip(sequences, starts, strict=True))
-    value_N = np.concatenate([values(sequence, group, start, sequence.done) for sequence, start in pairs])
+    """Every stored token is where the table says, with the right prefix behind it; arrays pack those from `starts`."""
     if shadow.holds(slot_N, value_N).all():
         return
     begin = 0
-    for sequence, start in pairs:
+    for sequence, start in zip(sequences, starts, strict=True):
         end = begin + max(0, sequence.done - start)
         holds(shadow, sequence, group, start, slot_N[begin:end])
         begin = end
@@ -98,29 +106,43 @@ def room_is_nobody_elses(shadow: Shadow, laid: list[Places]) -> None:
 
     `laid`: the groups of layers that share the pool.
     """
-    piece_R = shadow.pieces(np.concatenate([places.slot_T[~places.live_T] for places in laid]))
-    if not len(piece_R):
+    room_R, live_N = packed(laid, live=False), packed(laid, live=True)
+    if not len(room_R):
         return
-    number_R = np.arange(len(piece_R))
-    last = np.full(len(shadow.content), -1, np.int64)
-    last[piece_R] = number_R
-    stored = np.zeros(len(shadow.content), bool)
-    stored[shadow.pieces(np.concatenate([places.slot_T[places.live_T] for places in laid]))] = True
-    if (piece_R >= 0).all() and (last[piece_R] == number_R).all() and not stored[piece_R].any():
+    piece_R = shadow.pieces(room_R)
+    taken = np.zeros(len(shadow.content), np.int8)
+    taken[piece_R] = 1  # once each, if they are all different
+    alone = np.count_nonzero(taken) == len(piece_R)
+    taken[shadow.pieces(live_N)] = 0
+    if alone and piece_R.min() >= 0 and np.count_nonzero(taken) == len(piece_R):
         return
+    blame(shadow, laid, piece_R)
+
+
+def blame(shadow: Shadow, laid: list[Places], piece_R: NDArray[np.int64]) -> NoReturn:
+    """Say of the first of these pieces, which may not be written without asking, why."""
+    last, stored = np.full(len(shadow.content), -1, np.int64), np.zeros(len(shadow.content), bool)
+    last[piece_R] = number_R = np.arange(len(piece_R))
+    live_R = shadow.pieces(packed(laid, live=True))
+    stored[live_R] = True
     bad = int(np.argmax((piece_R < 0) | (last[piece_R] != number_R) | stored[piece_R]))
     piece, mine = piece_R[bad], Found.of(shadow, laid, bad, live=False)
     where = f"token {mine.position} of sequence {mine.seq} would go to slot {mine.slot}"
     if piece < 0:
         raise RuleError("mapped", f"{where}, under which there is no memory", f"{mine.words()}.min() >= 0")
     if stored[piece]:
-        live_R = shadow.pieces(np.concatenate([places.slot_T[places.live_T] for places in laid]))
         other = Found.of(shadow, laid, int(np.argmax(live_R == piece)), live=True)
         text = f"{where}, where token {other.position} of sequence {other.seq} is stored"
     else:
         other = Found.of(shadow, laid, int(last[piece]), live=False)
         text = f"{where}, and token {other.position} of sequence {other.seq} too"
     raise RuleError("written once", text, f"not np.intersect1d({mine.words()}, {other.words()}).size")
+
+
+def packed(laid: list[Places], live: bool) -> NDArray[np.int64]:
+    """The slots of all groups that are live, or not."""
+    slots = [places.slot_T[places.live_T if live else ~places.live_T] for places in laid]
+    return slots[0] if len(slots) == 1 else np.concatenate(slots)
 
 
 class Found(NamedTuple):
@@ -167,9 +189,8 @@ def sources_are_held(trial: Trial) -> None:
                 raise RuleError("moves", f"{move} is not drained yet, and what it reads was given away: {where}")
 
 
-def usage_adds_up(trial: Trial) -> None:
+def usage_adds_up(trial: Trial, usage: Usage) -> None:
     """held + cached + free is what it was at the start; nothing is negative."""
-    usage = trial.strategy.usage()
     total = usage.held + usage.cached + usage.free
     if total != trial.capacity:
         text = f"held + cached + free = {total}, was {trial.capacity} at the start: {usage}"
@@ -178,23 +199,22 @@ def usage_adds_up(trial: Trial) -> None:
         raise RuleError("usage", f"a figure is out of range: {usage}", "min(strategy.usage()[:5]) >= 0")
 
 
-def nothing_is_held(trial: Trial) -> None:
+def nothing_is_held(usage: Usage) -> None:
     """No sequence, no move: nothing is held."""
-    usage = trial.strategy.usage()
     if usage.held:
         raise RuleError(
             "held", f"no sequence runs, but {usage.held} bytes are held: {usage}", "strategy.usage().held == 0"
         )
 
 
-def held_is_what_tables_hold(trial: Trial) -> None:
+def held_is_what_tables_hold(trial: Trial, usage: Usage) -> None:
     """held - rounded is the bytes of the distinct live table entries; of the rooms where sequences have rows."""
-    strategy, usage = trial.strategy, trial.strategy.usage()
-    held = usage.held - usage.rounded
+    strategy, held = trial.strategy, usage.held - usage.rounded
     if strategy.block_size is not None:
         live: list[set[int]] = [set() for _ in strategy.pools]
         for table, group in zip(strategy.tables, strategy.groups, strict=True):
-            live[group.pool].update(entry for seq in table.row for entry in table[seq][table.start[seq] :].tolist())
+            for seq, row in table.row.items():
+                live[group.pool].update(table.data[row, table.start[seq] : table.count[seq]].tolist())
         sizes = [strategy.block_size * pool.token_bytes for pool in strategy.pools]
         expected = sum(len(blocks) * size for blocks, size in zip(live, sizes, strict=True))
         what = f"{' + '.join(str(len(blocks)) for blocks in live)} distinct blocks are in the tables"
@@ -217,17 +237,15 @@ def rooms_bytes(trial: Trial, rooms: list[int]) -> int:
     return len(np.unique(shadow.pieces(slot_T))) * strategy.memory.token_bytes // shadow.per_token
 
 
-def mapped_is_backed(trial: Trial) -> None:
+def mapped_is_backed(trial: Trial, usage: Usage) -> None:
     """usage().backed is the bytes that Map and Unmap have left mapped; a page group under several rows counts once."""
     strategy = trial.strategy
-    backed = strategy.usage().backed
     if not strategy.virtual:
         return
     mapped = trial.shadow.of[0].mapped * strategy.memory.page_group_bytes
-    if backed != mapped:
-        raise RuleError(
-            "backed", f"usage says {backed} bytes are mapped, {mapped} are", f"strategy.usage().backed == {mapped}"
-        )
+    if usage.backed != mapped:
+        text = f"usage says {usage.backed} bytes are mapped, {mapped} are"
+        raise RuleError("backed", text, f"strategy.usage().backed == {mapped}")
 
 
 def a_launch_does_not_notice(shadow: Shadow, moves: list[Move], slot_T: NDArray[np.int64]) -> None:

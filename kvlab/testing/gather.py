@@ -19,7 +19,7 @@ def gather(
         position_S = np.arange(int(stop_B.max(initial=0)))
         slot_BS = table_BP[:, :1].astype(np.int64) + position_S
     else:
-        slot_BPS = table_BP[:, :, None].astype(np.int64) * block_size + np.arange(block_size)
+        slot_BPS = np.multiply(table_BP[:, :, None], block_size, dtype=np.int64) + np.arange(block_size)
         slot_BS = slot_BPS.reshape(len(table_BP), table_BP.shape[1] * block_size)
         position_S = np.arange(slot_BS.shape[1])
     picked_BS = (position_S >= start_B[:, None]) & (position_S < stop_B[:, None])
@@ -30,5 +30,5 @@ def gather_from(
     tables: Tables, seqs: list[int], starts: list[int], stops: list[int], block_size: int | None
 ) -> NDArray[np.int64]:
     """The same for sequences that are open in a strategy's tables."""
-    table_BP = tables.data[[tables.row[seq] for seq in seqs]]
+    table_BP = tables.data[list(map(tables.row.__getitem__, seqs))]
     return gather(table_BP, np.array(starts, np.int64), np.array(stops, np.int64), block_size)

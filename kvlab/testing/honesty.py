@@ -11,13 +11,11 @@ from kvlab.strategy import Arrival, Strategy
 from kvlab.testing.gather import gather_from
 from kvlab.testing.places import first_live
 from kvlab.testing.rule import RuleError
-from kvlab.testing.sequence import Sequence, read_only
-from kvlab.testing.snapshot import Snapshot, clone, size
+from kvlab.testing.sequence import NEW, Sequence, read_only
+from kvlab.testing.snapshot import Snapshot, size
 
 if TYPE_CHECKING:
     from kvlab.testing.trial import Trial
-
-NEW = 10**6  # the first of ids that no life reaches
 
 
 def plain(seq: int, length: int, limit: int | None = None) -> Arrival:
@@ -78,7 +76,7 @@ def wrote(strategy: Strategy, seq: int, length: int, ids: NDArray[np.int32] | No
 
 def emptied(trial: Trial) -> Strategy:
     """A copy on which every sequence has been released."""
-    copied = clone(trial.strategy)
+    copied = trial.now().copy()
     for seq in list(trial.running):
         copied.release(seq)
     copied.drain()
@@ -89,7 +87,7 @@ def extend_all_is_the_loop(trial: Trial) -> None:
     """extend_all answers as extend one by one until one is refused, and leaves the same behind."""
     if not hasattr(trial.strategy, "extend_all") or not trial.running:
         return
-    now, limit = Snapshot(trial.strategy), trial.strategy.memory.max_len
+    now, limit = trial.now(), trial.strategy.memory.max_len
     asking = [s for s in trial.running.values() if s.issued and s.issued < min(limit, s.limit)]
     trial.rng.shuffle(asking)
     seqs, lengths = [s.seq for s in asking], [s.issued for s in asking]
@@ -113,7 +111,7 @@ def returns_is_exact(trial: Trial) -> None:
     sequence = trial.rng.choice(list(trial.running.values())) if trial.running else None
     if sequence is None or (said := trial.strategy.returns(sequence.seq)) is None:
         return
-    copied, size = clone(trial.strategy), trial.strategy.memory.token_bytes
+    copied, size = trial.now().copy(), trial.strategy.memory.token_bytes
     before = sum(copied.usage()[1:3])
     copied.release(sequence.seq)
     copied.drain()
@@ -139,7 +137,7 @@ def slots_agree(trial: Trial) -> None:
 
 def cache_is_true(trial: Trial, told: list[tuple[list[int], int]] | None = None) -> None:
     """Whoever comes with a prefix that was told as written gets what lookup promises, and finds it there."""
-    strategy, told = trial.strategy, told or trial.told_ids
+    strategy, told = trial.strategy, told or trial.told.prefixes
     if not trial.finds or not told or trial.flight or len(trial.running) >= strategy.memory.max_seqs:
         return
     guest = told_before(trial, told, 1)
@@ -163,8 +161,10 @@ def told_before(trial: Trial, told: list[tuple[list[int], int]], more: int) -> S
 def nobody_waits_for_ever(trial: Trial) -> None:
     """Alone, whoever is no longer than `longest` is admitted, whatever of it is cached, and reaches it."""
     longest = trial.strategy.longest
-    if trial.told_ids and longest >= 1:
-        longest_is_reached(emptied(trial), told_before(trial, trial.told_ids, trial.rng.choice((longest, 3))).arrival())
+    if trial.told.prefixes and longest >= 1:
+        longest_is_reached(
+            emptied(trial), told_before(trial, trial.told.prefixes, trial.rng.choice((longest, 3))).arrival()
+        )
 
 
 def last_one_reaches_longest(trial: Trial) -> None:
@@ -172,7 +172,7 @@ def last_one_reaches_longest(trial: Trial) -> None:
     able = [sequence for sequence in trial.running.values() if sequence.issued]
     if not able:
         return
-    last, copied = trial.rng.choice(able), clone(trial.strategy)
+    last, copied = trial.rng.choice(able), trial.now().copy()
     longest = min(trial.strategy.longest, last.limit)  # a row of its limit may be all that it was given
     for seq in list(trial.running):
         if seq != last.seq:
@@ -193,7 +193,7 @@ def fork_needs_no_more(trial: Trial) -> None:
     able = [sequence for sequence in trial.running.values() if sequence.done and not sequence.in_flight]
     if not able or len(trial.running) >= trial.strategy.memory.max_seqs:
         return
-    parent, now = trial.rng.choice(able), Snapshot(trial.strategy)
+    parent, now = trial.rng.choice(able), trial.now()
     child = plain(NEW, parent.done if trial.windowed else trial.rng.randint(1, parent.done))
     if now.copy().admit(child, child.length) is None or now.copy().fork(parent.seq, child) is not None:
         return

@@ -26,7 +26,7 @@ class Life:
         self.longest = min(strategy.longest, self.memory.max_len)
         self.waiting: list[Sequence] = []
         self.count = 0
-        self.planned: list[tuple[Sequence, int]] = []
+        self.planned: dict[Sequence, int] = {}  # who computes in the next launch, and up to where
         self.size = size(strategy)
         # A life has a character of its own, so that rare combinations are common in some.
         self.ahead = rng.random() < 0.5  # plans the next step while a launch is in flight
@@ -51,7 +51,7 @@ class Life:
     def step(self) -> None:
         """Plan, carry out the moves, launch. The launch of the step before ends in between, or ended before."""
         trial, rng = self.trial, self.rng
-        self.planned = []
+        self.planned = {}
         self._leave()
         for stage in rng.sample((self._grow, self._admit, self._fork), 3):
             stage()
@@ -65,7 +65,7 @@ class Life:
         checks.everything(trial)
         if rng.random() < 0.1:
             self._claim(rng.choice(CLAIMS))
-        trial.issue([(sequence, stop) for sequence, stop in self.planned if sequence.seq in trial.running])
+        trial.issue([(sequence, stop) for sequence, stop in self.planned.items() if sequence.seq in trial.running])
         if trial.looks_ahead and trial.flight and rng.random() < 0.8:
             trial.ahead()
         if not self.ahead:
@@ -134,7 +134,7 @@ class Life:
                 continue
             stop = self._stop(sequence)
             if stop > sequence.issued and (stop <= sequence.room or self._extend(sequence, stop)):
-                self.planned.append((sequence, stop))
+                self.planned[sequence] = stop
 
     def _stop(self, sequence: Sequence) -> int:
         """Up to where it computes in the next launch: a chunk of what is known, or a token and drafts."""
@@ -146,7 +146,7 @@ class Life:
 
     def _busy(self, sequence: Sequence) -> bool:
         """It is planned already, or a launch with its drafts is in flight: which of them stay is not known yet."""
-        return any(planned is sequence for planned, _ in self.planned) or any(
+        return sequence in self.planned or any(
             w.sequence is sequence and w.stop - w.start > 1 and w.start >= w.sequence.prompt for w in self.trial.flight
         )
 
@@ -175,12 +175,9 @@ class Life:
 
     def _preempt(self, sequence: Sequence) -> None:
         self.trial.release(sequence, "preempted")
-        self._unplan(sequence)
+        self.planned.pop(sequence, None)
         sequence.stopped()
         self.waiting.insert(0, sequence)
-
-    def _unplan(self, sequence: Sequence) -> None:
-        self.planned = [(other, stop) for other, stop in self.planned if other is not sequence]
 
     # --- arrivals
 
@@ -204,7 +201,7 @@ class Life:
                 continue
             stop = min(sequence.done + min(new, self.memory.chunk), sequence.known, sequence.room)
             if stop > sequence.done:
-                self.planned.append((sequence, stop))
+                self.planned[sequence] = stop
 
     def _newcomer(self) -> Sequence:
         """Few token ids, and often the beginning of one that was here before."""
@@ -216,8 +213,8 @@ class Life:
             prompt = self.longest - 1
         final = min(self.longest, prompt + rng.randint(1, 14))
         ids, space = [rng.choice(self.vocabulary) for _ in range(final)], rng.choice(self.spaces)
-        if trial.told_ids and not self.lengths_only and rng.random() < 0.4:
-            old, space = rng.choice(trial.told_ids)
+        if trial.told.prefixes and not self.lengths_only and rng.random() < 0.4:
+            old, space = rng.choice(trial.told.prefixes)
             keep = rng.choice((len(old), rng.randint(0, len(old))))
             ids[: min(keep, final)] = old[: min(keep, final)]
         limit = rng.randint(final, self.longest)
@@ -248,7 +245,7 @@ class Life:
         child = Sequence(self.count, ids, length, length, parent.limit, parent.expected, parent.space, parent.origin)
         child.limit = max(child.limit, end)
         if trial.fork(parent, child):
-            self._unplan(parent)
+            self.planned.pop(parent, None)
             if rng.random() < 0.3:
                 trial.release(parent, "left to its child")
 

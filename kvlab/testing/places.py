@@ -18,6 +18,7 @@ from kvlab.testing.shadow import Shadow
 if TYPE_CHECKING:
     from kvlab.testing.trial import Trial
 
+IN_TURN = np.arange(2**12) % 2 == 0
 APART = 0x9E3779B97F4A7C1  # what the values of one group of layers differ by from those of the next
 
 
@@ -53,27 +54,30 @@ def first_live(strategy: Strategy, group: int, length: int) -> int:
 
 def lay_out(trial: Trial, sequences: list[Sequence], group: int) -> Places:
     """What is stored of the sequences, and what they may write next without asking."""
-    strategy, seqs = trial.strategy, [sequence.seq for sequence in sequences]
-    starts = [first_live(strategy, group, sequence.done) for sequence in sequences]
+    strategy, seqs, done = trial.strategy, list(trial.running), [sequence.done for sequence in sequences]
+    starts = [0] * len(done)
     stops = [max(sequence.room, sequence.done) for sequence in sequences]
     if strategy.groups[group].window:  # a ring comes round
-        stops = [
-            min(stop, sequence.done + strategy.memory.chunk) for stop, sequence in zip(stops, sequences, strict=True)
-        ]
+        starts = [first_live(strategy, group, length) for length in done]
+        stops = [min(stop, length + strategy.memory.chunk) for stop, length in zip(stops, done, strict=True)]
     slot_T = gather_from(strategy.tables[group], seqs, starts, stops, strategy.block_size)
-    live_T = first_part(starts, [sequence.done for sequence in sequences], stops)
-    return Places(group, trial.shadow.of[group], sequences, starts, stops, slot_T, live_T)
+    return Places(group, trial.shadow.of[group], sequences, starts, stops, slot_T, first_part(starts, done, stops))
 
 
 def first_part(starts: list[int], middles: list[int], stops: list[int]) -> NDArray[np.bool_]:
     """Of each range [start, stop), packed: True before its middle."""
-    counts = [0] * (2 * len(starts))
-    counts[::2] = [middle - start for start, middle in zip(starts, middles, strict=True)]
-    counts[1::2] = [stop - middle for middle, stop in zip(middles, stops, strict=True)]
-    return np.repeat(np.arange(len(counts)) % 2 == 0, counts)
+    bound_BC = np.array((starts, middles, stops)).T
+    return np.repeat(IN_TURN[: 2 * len(starts)], np.diff(bound_BC).ravel())
 
 
 def values(sequence: Sequence, group: int, start: int, stop: int) -> NDArray[np.int64]:
     """What the slots of the tokens [start, stop) hold in a group of layers."""
     value_N = sequence.value[start:stop]
+    return value_N + group * APART if group else value_N
+
+
+def packed_values(sequences: list[Sequence], group: int, starts: list[int], stops: list[int]) -> NDArray[np.int64]:
+    """The same for several sequences, one after the other."""
+    bounds = zip(sequences, starts, stops, strict=True)
+    value_N = np.concatenate([sequence.value[start:stop] for sequence, start, stop in bounds])
     return value_N + group * APART if group else value_N

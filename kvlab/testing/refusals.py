@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvlab.strategy import Strategy
-from kvlab.testing.honesty import NEW, plain
+from kvlab.testing.honesty import plain
 from kvlab.testing.rule import RuleError
-from kvlab.testing.sequence import read_only
-from kvlab.testing.snapshot import Snapshot, clone
+from kvlab.testing.sequence import NEW, read_only
+from kvlab.testing.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from kvlab.testing.trial import Trial
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def unknown_ids_are_errors(trial: Trial) -> None:
     """extend, release, fork (and what else is there) of an unknown sequence raise KeyError; so does a repeated id."""
-    strategy, now = trial.strategy, Snapshot(trial.strategy)
+    strategy, now = trial.strategy, trial.now()
     unknown: list[tuple[str, tuple[Any, ...]]] = [
         ("extend", (NEW, 1, 2)),
         ("release", (NEW,)),
@@ -54,7 +54,7 @@ def must_be_key_error(now: Snapshot, name: str, args: tuple[Any, ...], whom: str
 
 def room_is_a_promise(trial: Trial) -> None:
     """Whoever asks for what he has keeps his room; nothing is taken and nothing moves."""
-    strategy = clone(trial.strategy)
+    strategy = trial.now().copy()
     strategy.drain()
     for sequence in trial.running.values():
         room = min(sequence.room, strategy.memory.max_len)
@@ -74,7 +74,7 @@ def nobody_outgrows_max_len(trial: Trial) -> None:
         sequence, longest = trial.rng.choice(able), trial.strategy.memory.max_len
         for more in (1, trial.rng.randint(2, 20)):
             args = sequence.seq, sequence.issued, longest + more
-            strategy = clone(trial.strategy)
+            strategy = trial.now().copy()
             must_be_clean(strategy, "extend", args)
             if (answer := strategy.extend(*args)) is not None:
                 raise RuleError("max_len", f"max_len = {longest}, but extend{args} answers {answer}")
@@ -82,7 +82,7 @@ def nobody_outgrows_max_len(trial: Trial) -> None:
 
 def tight_pools_refuse_cleanly(trial: Trial) -> None:
     """With next to nothing free, growth that is refused changes nothing, that of a fresh fork least of all."""
-    strategy, rng, seats = clone(trial.strategy), trial.rng, trial.strategy.memory.max_seqs - len(trial.running)
+    strategy, rng, seats = trial.now().copy(), trial.rng, trial.strategy.memory.max_seqs - len(trial.running)
     lengths = {sequence.seq: sequence.issued for sequence in trial.running.values()}
     able = [sequence for sequence in trial.running.values() if sequence.done and not sequence.in_flight]
     if able and seats > 1:

@@ -104,7 +104,7 @@ def actor(seq: int, ids: list[int], limit: int) -> Sequence:
 
 def newcomer(trial: Trial, seq: int) -> Sequence:
     """One of a token; often it begins like somebody before."""
-    ids, space = trial.rng.choice(trial.told_ids or [([1], 0)])
+    ids, space = trial.rng.choice(trial.told.prefixes or [([1], 0)])
     made = actor(seq, (ids or [1])[: trial.rng.randint(1, max(1, trial.strategy.longest - 1))], trial.strategy.longest)
     return Sequence(seq, made.ids, made.known, made.prompt, made.limit, made.known, space)
 

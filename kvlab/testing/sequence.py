@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from kvlab.strategy import Arrival
 
+NEW = 10**6  # the first of ids that no life reaches
+
 
 @dataclass(eq=False)
 class Sequence:
@@ -44,9 +46,8 @@ class Sequence:
     def rechain(self, start: int) -> None:
         """Ids from `start` on are others now."""
         link = int(self.value[start - 1]) if start else hash((self.space, self.origin is None, self.origin or 0))
-        for position in range(start, len(self.ids)):
-            link = hash((link, self.ids[position]))
-            self.value[position] = link
+        links = [link := hash((link, token)) for token in self.ids[start:]]
+        self.value[start : start + len(links)] = links
 
     def lengthen(self, tokens: list[int]) -> None:
         """It will get these tokens too."""

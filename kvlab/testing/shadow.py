@@ -26,11 +26,11 @@ class Shadows:
         self.pools = [Shadow(strategy, pool) for pool in range(len(strategy.pools))]
         self.of = [self.pools[group.pool] for group in strategy.groups]  # of each group of layers
 
-    def copy(self, strategy: Strategy) -> Shadows:
-        """The same contents, for a copy of the strategy."""
-        made = Shadows(strategy)
-        made.pools = [shadow.copy(strategy) for shadow in self.pools]
-        made.of = [made.pools[group.pool] for group in strategy.groups]
+    def copy(self) -> Shadows:
+        """The same contents, and nothing of what a subclass does elsewhere with what is carried out."""
+        made = Shadows.__new__(Shadows)
+        made.pools = [shadow.copy() for shadow in self.pools]
+        made.of = [made.pools[shadow.pool] for shadow in self.of]
         return made
 
     def apply(self, moves: Iterable[Move]) -> None:
@@ -58,13 +58,13 @@ class Shadow:
         else:
             self.content = np.zeros(self.slots, np.int64)
 
-    def copy(self, strategy: Strategy) -> Shadow:
-        """The same contents, for a copy of the strategy."""
-        made = Shadow(strategy, self.pool)
+    def copy(self) -> Shadow:
+        """The same contents, and nothing of what a subclass does elsewhere with what is written."""
+        made = Shadow.__new__(Shadow)
+        vars(made).update(vars(self))
         made.content = self.content.copy()
-        if strategy.virtual:
+        if self.strategy.virtual:
             made.under, made.times = self.under.copy(), list(self.times)
-            made.mapped, made.aliased = self.mapped, self.aliased
         return made
 
     # --- what a launch does
@@ -97,8 +97,9 @@ class Shadow:
         """For each slot, whether all of it holds this value."""
         piece = self.pieces(slot_N)
         same: NDArray[np.bool_] = (self.content[piece] == self.spread(value_N)) & (piece >= 0)
-        whole: NDArray[np.bool_] = np.logical_and.reduce(same.reshape(len(slot_N), self.per_token), axis=1)
-        return whole
+        if self.per_token > 1:
+            same = np.logical_and.reduce(same.reshape(len(slot_N), self.per_token), axis=1)
+        return same
 
     def spread(self, value_N: NDArray[np.int64]) -> NDArray[np.int64]:
         """One value for each piece of each token."""
