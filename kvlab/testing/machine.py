@@ -6,7 +6,7 @@ The only file that imports hypothesis, which comes with `pip install 'kvlab[test
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import monotonic
+from time import process_time
 from typing import Any
 
 try:
@@ -24,7 +24,7 @@ from kvlab.testing.script import program
 Make = Callable[[Memory], Strategy]
 TOKENS = st.integers(1, 2)
 PICK = st.integers(0, 15)
-SHRINK_S = 4.0  # seconds of hypothesis' own shrinking, from the first failure
+SHRINK_S = 1.5  # of computing: hypothesis' own shrinking, from the first failure
 
 
 class HistoryError(AssertionError):
@@ -45,7 +45,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        if self.until is not None and monotonic() > self.until:
+        if self.until is not None and process_time() > self.until:
             raise Enough
         self.operations, self.history, self.failed = Operations(type(self).make(self.memory)), History(), False
 
@@ -109,7 +109,7 @@ class Machine(RuleBasedStateMachine):
     @classmethod
     def remember(cls, history: History) -> None:
         if cls.until is None:
-            cls.until = monotonic() + SHRINK_S
+            cls.until = process_time() + SHRINK_S
         if cls.shortest is None or len(history) <= len(cls.shortest):
             cls.shortest = history
 
