@@ -17,7 +17,7 @@ class Paged(Strategy):
     def __init__(self, memory: Memory, block_size: int = 16) -> None:
         super().__init__(memory, block_size)
         self.blocks = self.pools[0].slots // block_size
-        self.free = list(range(self.blocks))[::-1]
+        self.free = list(reversed(range(self.blocks)))
         self.sharers: dict[int, int] = {}  # block -> its owners beyond the first
         self.copied: set[int] = set()  # blocks that a copy reads at the next drain; they stay held until then
         self.leaving: dict[int, None] = {}  # those of them that nobody owns

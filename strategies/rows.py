@@ -28,7 +28,7 @@ class MappedRows(Strategy):
         super().__init__(memory, slots=memory.max_seqs * self.row_slots)
         self.row_groups = self.row_slots * memory.token_bytes // memory.page_group_bytes
         self.groups_total = memory.bytes // memory.page_group_bytes
-        self.unmapped = list(range(self.groups_total))[::-1]  # physical page groups that lie under no row
+        self.unmapped = list(reversed(range(self.groups_total)))  # physical page groups that lie under no row
         self.mapped: list[list[int]] = [[] for _ in range(memory.max_seqs)]  # row -> those under it, in order
         self.held = [0] * memory.max_seqs  # row -> page groups that its sequence holds, the first of them
         self.idle = [(0, row) for row in range(memory.max_seqs)]  # (mapped page groups, row), sorted
