@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from kvlab.strategy import Strategy
 from kvlab.testing import checks, honesty
+from kvlab.testing.character import Character
 from kvlab.testing.claims import CLAIMS
 from kvlab.testing.rule import RuleError
 from kvlab.testing.sequence import Sequence
@@ -25,17 +26,9 @@ class Life:
         self.trial = Trial(strategy, rng, share)
         self.longest = min(strategy.longest, self.memory.max_len)
         self.waiting: list[Sequence] = []
-        self.count = 0
         self.planned: dict[Sequence, int] = {}  # who computes in the next launch, and up to where
         self.size = size(strategy)
-        # A life has a character of its own, so that rare combinations are common in some.
-        self.ahead = rng.random() < 0.5  # plans the next step while a launch is in flight
-        self.lengths_only = rng.random() < 0.1
-        self.vocabulary = rng.choice(((1,), (1, 1, 1, 2), (1, 2, 3), tuple(range(50))))
-        self.spaces = rng.choice(((0,), (0, 0, 0, 7)))
-        self.forks, self.drafts = rng.choice((0.0, 0.25, 0.25)), rng.choice((0.0, 0.4))
-        self.aborts, self.arrivals = rng.choice((0.0, 0.1)), rng.choice((1, 2, 4))
-        self.forecasts = rng.choice((True, False, False))
+        self.character = Character(rng, self.longest)
 
     def live(self, steps: int) -> Counter[str]:
         """So many steps, then the end. Returns what was exercised. Raises RuleError."""
@@ -68,7 +61,7 @@ class Life:
         trial.issue([(sequence, stop) for sequence, stop in self.planned.items() if sequence.seq in trial.running])
         if trial.looks_ahead and trial.flight and rng.random() < 0.8:
             trial.ahead()
-        if not self.ahead:
+        if not self.character.ahead:
             self._land()
         trial.seen["steps"] += 1
 
@@ -97,10 +90,10 @@ class Life:
     def _leave(self) -> None:
         """Finished and doomed ones are released as soon as no launch touches them; some are aborted."""
         trial, rng = self.trial, self.rng
-        if self.waiting and rng.random() < self.aborts / 4:
+        if self.waiting and rng.random() < self.character.aborts / 4:
             self.waiting.pop(rng.randrange(len(self.waiting)))
             trial.seen["aborted waiting"] += 1
-        if trial.running and rng.random() < self.aborts:
+        if trial.running and rng.random() < self.character.aborts:
             rng.choice(list(trial.running.values())).doomed = True
         for sequence in list(trial.running.values()):
             if sequence.in_flight:
@@ -110,7 +103,7 @@ class Life:
             elif sequence.done >= len(sequence.ids):
                 trial.release(sequence, "finished")
         told = trial.tells or trial.windowed  # a cache was told of what may be cut off, a ring has it no more
-        if rng.random() < self.drafts / 8 and not told:
+        if rng.random() < self.character.drafts / 8 and not told:
             self._cut_back()
         if rng.random() < 0.01:
             trial.clear()
@@ -141,7 +134,7 @@ class Life:
         last = min(sequence.issued + self.memory.chunk, len(sequence.ids))
         if sequence.issued < sequence.known:
             return min(last, sequence.known)
-        drafts = self.rng.randint(1, 3) if self.rng.random() < self.drafts else 0
+        drafts = self.rng.randint(1, 3) if self.rng.random() < self.character.drafts else 0
         return min(last, sequence.issued + 1 + drafts)
 
     def _busy(self, sequence: Sequence) -> bool:
@@ -183,18 +176,18 @@ class Life:
 
     def _admit(self) -> None:
         trial, rng = self.trial, self.rng
-        for _ in range(rng.randint(0, self.arrivals)):
+        for _ in range(rng.randint(0, self.character.arrivals)):
             if len(trial.running) >= self.memory.max_seqs:
                 return
             if not self.waiting or rng.random() < 0.3:
-                self.waiting.append(self._newcomer())
+                self.waiting.append(self.character.newcomer(trial.told.prefixes))
             sequence = self.waiting[0] if rng.random() < 0.8 else rng.choice(self.waiting)
             leave = rng.choice((0, 0, 0, rng.randint(1, 12)))
             new = rng.choice((self.memory.chunk, sequence.known, rng.randint(1, self.memory.chunk)))
             if not trial.admit(sequence, new, leave):
                 continue
             self.waiting.remove(sequence)
-            if rng.random() < self.aborts:  # before the moves for it are drained
+            if rng.random() < self.character.aborts:  # before the moves for it are drained
                 trial.release(sequence, "aborted at once")
                 if rng.random() < 0.5:
                     trial.clear()
@@ -203,47 +196,16 @@ class Life:
             if stop > sequence.done:
                 self.planned[sequence] = stop
 
-    def _newcomer(self) -> Sequence:
-        """Few token ids, and often the beginning of one that was here before."""
-        rng, trial = self.rng, self.trial
-        prompt = rng.randint(1, self.longest - 1)
-        if rng.random() < 0.6:
-            prompt = min(prompt, rng.randint(1, 12))
-        if rng.random() < 0.05:  # alone it fills the pool, or nearly
-            prompt = self.longest - 1
-        final = min(self.longest, prompt + rng.randint(1, 14))
-        ids, space = [rng.choice(self.vocabulary) for _ in range(final)], rng.choice(self.spaces)
-        if trial.told.prefixes and not self.lengths_only and rng.random() < 0.4:
-            old, space = rng.choice(trial.told.prefixes)
-            keep = rng.choice((len(old), rng.randint(0, len(old))))
-            ids[: min(keep, final)] = old[: min(keep, final)]
-        limit = rng.randint(final, self.longest)
-        self.count += 1
-        return Sequence(
-            seq=self.count,
-            ids=ids,
-            known=prompt,
-            prompt=prompt,
-            limit=limit,
-            expected=rng.randint(1, limit) if self.forecasts else limit,
-            space=space,
-            origin=self.count if self.lengths_only else None,
-        )
-
     def _fork(self) -> None:
         trial, rng = self.trial, self.rng
-        if rng.random() >= self.forks or len(trial.running) >= self.memory.max_seqs:
+        if rng.random() >= self.character.forks or len(trial.running) >= self.memory.max_seqs:
             return
         able = [s for s in trial.running.values() if s.done and not s.in_flight and not s.doomed]
         if not able:
             return
         parent = rng.choice(able)
         length = parent.done if trial.windowed or rng.random() < 0.7 else rng.randint(1, parent.done)
-        self.count += 1
-        end = rng.randint(length, min(self.longest, length + 10))
-        ids = parent.ids[:length] + [rng.choice(self.vocabulary) for _ in range(end - length)]
-        child = Sequence(self.count, ids, length, length, parent.limit, parent.expected, parent.space, parent.origin)
-        child.limit = max(child.limit, end)
+        child = self.character.child(parent, length)
         if trial.fork(parent, child):
             self.planned.pop(parent, None)
             if rng.random() < 0.3:
@@ -273,9 +235,7 @@ class Life:
             self._drop(sequence, keep)
 
     def _drop(self, sequence: Sequence, keep: int) -> None:
-        rng = self.rng
-        for position in range(keep, len(sequence.ids)):
-            sequence.ids[position] = rng.choice(self.vocabulary)
+        sequence.ids[keep:] = self.character.tokens(len(sequence.ids) - keep)
         sequence.rechain(keep)
         sequence.known = min(sequence.known, keep)
         self.trial.truncate(sequence, keep)

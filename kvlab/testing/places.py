@@ -18,7 +18,6 @@ from kvlab.testing.shadow import Shadow
 if TYPE_CHECKING:
     from kvlab.testing.trial import Trial
 
-IN_TURN = np.arange(2**12) % 2 == 0
 APART = 0x9E3779B97F4A7C1  # what the values of one group of layers differ by from those of the next
 
 
@@ -67,7 +66,7 @@ def lay_out(trial: Trial, sequences: list[Sequence], group: int) -> Places:
 def first_part(starts: list[int], middles: list[int], stops: list[int]) -> NDArray[np.bool_]:
     """Of each range [start, stop), packed: True before its middle."""
     bound_BC = np.array((starts, middles, stops)).T
-    return np.repeat(IN_TURN[: 2 * len(starts)], np.diff(bound_BC).ravel())
+    return np.repeat(np.arange(2 * len(starts)) % 2 == 0, (bound_BC[:, 1:] - bound_BC[:, :-1]).ravel())
 
 
 def values(sequence: Sequence, group: int, start: int, stop: int) -> NDArray[np.int64]:

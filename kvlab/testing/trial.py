@@ -160,7 +160,7 @@ class Trial(Calls):
     # --- what a cache promises
 
     def _published_before(self, slot_N: NDArray[np.int64]) -> list[Sequence]:
-        """Who comes for a told prefix whose end a launch writes over, though lookup still finds it; one of some."""
+        """Who comes for a told prefix whose end a launch writes over, though lookup finds it; one at most."""
         shadow = self.shadow.of[0]
         if not self.told.batch or (piece := shadow.pieces(slot_N)).min(initial=0) < 0:
             return []

@@ -60,7 +60,7 @@ def arguments(name: str, setting) -> dict:
 @pytest.mark.parametrize("name", FILES)
 def test_unedited_strategies_pass(planted, name):
     cls = planted(name, [])
-    lives(lambda setting: cls(setting.memory, **arguments(name, setting)), range(14), 60)
+    lives(lambda setting: cls(setting.memory, **arguments(name, setting)), range(8), 40)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault['strategy']}: {fault['name']}")

@@ -45,7 +45,7 @@ def test_many_random_lives(checked, words):
 @pytest.mark.parametrize("words", OTHERS)
 def test_random_lives(words):
     name, *overrides = words.split()
-    assert lives(maker([f"strategy={name}", *overrides]), range(16), 40).lives == 16
+    assert lives(maker([f"strategy={name}", *overrides]), range(8), 50).lives == 8
 
 
 def test_nobody_is_asked_to_grow_beyond_what_was_declared():
