@@ -123,7 +123,7 @@ def at_once(runs: list[Planned]) -> int:
 
 
 def _pool(run: Planned) -> int:
-    if run.config["executor"] == "simulated":
+    if run.config.get("executor") == "simulated":
         return 0  # a pool that is only counted
     from kvlab.engine.capacity import pool_bytes
     from kvlab.model.load import shape_of
