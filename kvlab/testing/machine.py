@@ -24,7 +24,7 @@ from kvlab.testing.script import program
 Make = Callable[[Memory], Strategy]
 TOKENS = st.integers(1, 2)
 PICK = st.integers(0, 15)
-SHRINK_S = 1.5  # of computing: hypothesis' own shrinking, from the first failure
+SHRINK_S = 0.8  # of computing: hypothesis' own shrinking, from the first failure
 
 
 class HistoryError(AssertionError):

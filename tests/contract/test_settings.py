@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -54,6 +55,6 @@ def test_nobody_is_asked_to_grow_beyond_what_was_declared():
     spec = importlib.util.spec_from_file_location("arena_example", path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules["arena_example"] = importlib.util.module_from_spec(spec)  # where pickle finds its class
     spec.loader.exec_module(module)
     assert lives(lambda s: module.Arena(s.memory), range(16), 40).lives == 16
