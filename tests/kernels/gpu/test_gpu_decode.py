@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import faulthandler
-import multiprocessing
 import signal
-import warnings
 
 import numpy as np
 import pytest
@@ -196,21 +193,6 @@ def test_an_empty_launch(device):
 # Memory that is not there: an access kills the process that makes it, so a fork of this one makes it.
 
 
-def ending(code):
-    """0, or minus the signal that killed a fork of this process which ran `code`."""
-
-    def quietly():
-        faulthandler.disable()  # the death is wanted
-        code()
-
-    child = multiprocessing.get_context("fork").Process(target=quietly)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # a fork of a process with threads; it runs on one
-        child.start()
-    child.join()
-    return child.exitcode
-
-
 @pytest.fixture
 def on_host(device):
     if device != "cpu":
@@ -256,7 +238,7 @@ def both_geometries(first_B, lengths, block_size):
 
 
 @pytest.mark.parametrize("splits", [1, 2])
-def test_rows_that_end_where_memory_ends(on_host, reserved, assert_close, splits):
+def test_rows_that_end_where_memory_ends(on_host, ending, reserved, assert_close, splits):
     page = PAGE_BYTES // (64 * 4)  # slots
     lengths, row = [page, 5 * page, 4 * page], 8 * page
     first_B = np.arange(3) * row
@@ -269,7 +251,7 @@ def test_rows_that_end_where_memory_ends(on_host, reserved, assert_close, splits
 
 
 @pytest.mark.parametrize("geometry", [0, 1])
-def test_one_token_more_would_die(on_host, reserved, geometry):
+def test_one_token_more_would_die(on_host, ending, reserved, geometry):
     """The control: were there no guard, the test above would show nothing."""
     page = PAGE_BYTES // (2 * 64 * 4)
     kv = reserved(32 * page, [(0, 4 * page)], 2, 64, torch.float32)
@@ -277,7 +259,7 @@ def test_one_token_more_would_die(on_host, reserved, geometry):
     assert ending(lambda: run(torch.randn(1, 4, 64), kv, view.decode, 0.125)) == -signal.SIGSEGV
 
 
-def test_no_entry_is_read_beyond_the_last_in_use(on_host, reserved, make_case, assert_close):
+def test_no_entry_is_read_beyond_the_last_in_use(on_host, ending, reserved, make_case, assert_close):
     """The table ends where its memory does, and the sequence's last tile reaches further."""
     case = make_case([40], block_size=1)
     entries = PAGE_BYTES // 4
@@ -290,7 +272,7 @@ def test_no_entry_is_read_beyond_the_last_in_use(on_host, reserved, make_case, a
     assert_close(run(case.q_TQD, case.paged, part, case.scale), case.truth(), "the table's end")
 
 
-def test_slots_past_the_32_bits_of_an_element(on_host, reserved, assert_close):
+def test_slots_past_the_32_bits_of_an_element(on_host, ending, reserved, assert_close):
     """64-bit addressing: in 32 bits these offsets would wrap round to where there is no memory."""
     page, block_size = PAGE_BYTES // (64 * 2), 16
     far = (2**31 // 64 + 10**6) // page * page  # slots; elements and bytes are past 2**31
