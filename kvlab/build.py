@@ -11,7 +11,9 @@ from kvlab.strategy import Memory, Strategy
 NOT_ARGUMENTS = ("_target_", "name", "page_layout")
 PAGE_LAYOUTS = ("per_layer", "sliced")  # page_layout of a virtual strategy: what the pages of one reservation hold
 
-AXES = {"admission": "terms", "victim": "choose", "forecast": "expect"}  # and what each is asked
+# The scheduling axes, and what each is asked.
+AXES = {"admission": "terms", "victim": "choose", "preemption": "how", "forecast": "expect"}
+OF_THE_MODEL = ("parameters", "token_bytes")
 
 
 def build(node: dict[str, Any], *first: Any, key: str = "_target_") -> Any:
@@ -31,14 +33,30 @@ def build(node: dict[str, Any], *first: Any, key: str = "_target_") -> Any:
 
 
 def build_axis(config: dict[str, Any], name: str) -> Any:
-    """The object that decides a scheduling axis. UsageError: none is given, or it cannot decide that."""
+    """The object that decides a scheduling axis. UsageError: none is given, or it cannot decide that.
+
+    Arguments that its node leaves null and that are called `parameters` or `token_bytes` are the model's.
+    """
     node = config[name]
     if "_target_" not in node:
         raise UsageError(f"{name}._target_: it is needed and cannot be left out")
-    built = build(node, key=f"{name}._target_")
+    unknown = [key for key in OF_THE_MODEL if key in node and node[key] is None]
+    known = {key: value for key, value in _of_the_model(config).items() if key in unknown} if unknown else {}
+    built = build({**node, **known}, key=f"{name}._target_")
     if not hasattr(built, AXES[name]):
         raise UsageError(f"{name}._target_={node['_target_']}: allowed is a class with a method {AXES[name]}")
     return built
+
+
+def _of_the_model(config: dict[str, Any]) -> dict[str, int]:
+    """What an axis may want to know of the model, on one GPU: weights of its products, bytes of a token."""
+    from kvlab.cost.rank import Rank, token_bytes
+    from kvlab.model.load import shape_of
+
+    shape, ranks = shape_of(config["model"]), int(config.get("tensor_parallel") or 1)
+    rank = Rank.of(shape, ranks)
+    each = token_bytes(shape, str(config.get("kv_dtype") or config["dtype"]), ranks)
+    return {"parameters": rank.body_weights, "token_bytes": each}
 
 
 def build_strategy(config: dict[str, Any], token_bytes: int, layers: int, pool_bytes: int) -> Strategy:

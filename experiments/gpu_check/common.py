@@ -77,6 +77,7 @@ def config(sizes: Scale, strategy: dict[str, Any], attention: str = "kvlab", **c
         },
         "admission": {"_target_": "kvlab.engine.axes.PromptPlusOne"},
         "victim": {"_target_": "kvlab.engine.axes.Newest"},
+        "preemption": {"_target_": "kvlab.engine.axes.Recompute"},
         "forecast": {"_target_": "kvlab.engine.axes.Limit"},
         "attention": {"name": attention, "_target_": targets[attention]},
         "engine": {**engine, "cuda_graphs": True},

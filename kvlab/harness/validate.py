@@ -17,7 +17,7 @@ from kvlab.errors import UsageError
 
 Check = Callable[[str, Any], Any]
 SIMULATED = ("gpu", "vmm", "cost")  # groups that a real run has no use for; kvlab.cost checks their values
-GROUPS = ("strategy", "model", "workload", "admission", "victim", "forecast", "eviction", "attention")
+GROUPS = ("strategy", "model", "workload", "admission", "victim", "preemption", "forecast", "eviction", "attention")
 UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
@@ -154,6 +154,10 @@ CHECKS: dict[str, Check] = {
 ENGINE: dict[str, Check] = {
     "max_seqs": whole(1, 65536),
     "chunk": optional(whole(1)),
+    "token_budget": optional(whole(1)),
+    "max_preemptions": whole(0),
+    "wait_for_prefix": flag,
+    "fork": flag,
     "clock": one_of("wall", "steps"),
     "temperature": number(0),
     "threads": optional(whole(1, 1024)),

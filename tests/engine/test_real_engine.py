@@ -47,6 +47,7 @@ def config(strategy: str, **changes: object) -> dict:
         "workload": {},
         "admission": {"_target_": "kvlab.engine.axes.PromptPlusOne"},
         "victim": {"_target_": "kvlab.engine.axes.Newest"},
+        "preemption": {"_target_": "kvlab.engine.axes.Recompute"},
         "attention": {"_target_": "kvlab.engine.kernels.Kvlab"},
         "forecast": {"_target_": "kvlab.engine.axes.Limit"},
         "seed": 0, "max_len": 128, "page_group_bytes": 4096, "pool_bytes": 400 * TOKEN_BYTES, "pool_blocks": None,

@@ -54,6 +54,7 @@ def config(name: str) -> dict:
         "workload": {"name": "fixed", "num_requests": 4, "prompt_len": 12, "output_len": 10},
         "admission": {"_target_": "kvlab.engine.axes.PromptPlusOne"},
         "victim": {"_target_": "kvlab.engine.axes.Newest"},
+        "preemption": {"_target_": "kvlab.engine.axes.Recompute"},
         "attention": {"_target_": "kvlab.engine.kernels.Kvlab"},
         "forecast": {"_target_": "kvlab.engine.axes.Limit"},
         "engine": {"max_seqs": 8, "chunk": None, "clock": "steps", "temperature": 0.0, "threads": 1},

@@ -49,6 +49,7 @@ def _config(strategy: str, pool_tokens: int | None = None, **changes: object) ->
         "workload": {},
         "admission": {"_target_": "kvlab.engine.axes.PromptPlusOne"},
         "victim": {"_target_": "kvlab.engine.axes.Newest"},
+        "preemption": {"_target_": "kvlab.engine.axes.Recompute"},
         "attention": {"_target_": "kvlab.engine.kernels.Kvlab"},
         "forecast": {"_target_": "kvlab.engine.axes.Limit"},
         "seed": 0, "max_len": 32, "page_group_bytes": PAGE, "pool_bytes": 32 * PAGE, "pool_blocks": None,
