@@ -7,7 +7,7 @@ from itertools import accumulate, islice, repeat
 from random import Random
 
 from kvlab.errors import UsageError
-from kvlab.workload.knobs import Config, choice, positive
+from kvlab.workload.knobs import Config, choice, number, positive
 from kvlab.workload.rows import Rows
 
 KINDS = ("all_at_0", "poisson", "file")
@@ -24,6 +24,24 @@ def kind(config: Config) -> str:
     if chosen != "file" and positive(config, "time_scale", 1.0) != 1:
         raise UsageError(f"workload.time_scale={config['time_scale']}: only arrivals=file have gaps to scale")
     return chosen
+
+
+def arranged(config: Config, rows: Rows, seed: int) -> tuple[Rows, list[float]]:
+    """The rows in order of arrival, and when each arrives: seconds, the first at 0."""
+    if rows.turn is None or rows.family is None or config.get("think_s") is None:
+        return rows, times(config, rows, seed)
+    # The families begin as requests would; a turn comes think_s after the one before it, whenever that one ends.
+    first: dict[int, int] = {}
+    for index, family in enumerate(rows.family):
+        first.setdefault(family, index)
+    begins = dict(zip(first, times(config, rows.pick(list(first.values())), seed), strict=True))
+    think_s = number(config, "think_s", 0, 1e9)
+    when = [
+        begins[family] + think_s * (turn - rows.turn[first[family]])
+        for family, turn in zip(rows.family, rows.turn, strict=True)
+    ]
+    order = sorted(range(len(rows)), key=when.__getitem__)
+    return rows.pick(order), [when[index] for index in order]
 
 
 def times(config: Config, rows: Rows, seed: int) -> list[float]:

@@ -6,26 +6,20 @@ same prompt and the same arrival whatever max_len, scale or pool it meets.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from kvlab.errors import UsageError
 from kvlab.imports import object_at
 from kvlab.request import Request
-from kvlab.workload import arrivals, lengths, quantiles, trace
-from kvlab.workload.knobs import Config, number, optional_whole, positive, shown, whole
-from kvlab.workload.prompts import draw_prompt
-from kvlab.workload.rows import Drawn, Rows
+from kvlab.workload import arrivals
+from kvlab.workload.content import Content
+from kvlab.workload.knobs import Config, positive, whole
+from kvlab.workload.requests import maker
+from kvlab.workload.rows import Rows
+from kvlab.workload.sources import OWN, check_knobs, find_rows
 from kvlab.workload.summary import Refused, summarise
-
-COMMON = ("name", "num_requests", "path", "sample", "arrivals", "rate", "time_scale", "scale", "max_tokens",
-          "shared_prefix")  # fmt: skip
-OWN = {
-    "lognormal": ("mu", "sigma", "mean", "cap", "prompt_share"),
-    "uniform": ("prompt_len", "output_len"),
-    "fixed": ("prompt_len", "output_len"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +49,31 @@ def from_rows(
 ) -> Workload:
     """The workload of rows that were drawn or read: scaled, with arrivals and prompts.
 
-    Of the node it takes scale, max_tokens, shared_prefix, arrivals, rate and time_scale, each as if null where absent.
+    Of the node it takes what kvlab.workload.requests reads, scale, arrivals, rate, time_scale and think_s, each as if
+    null where absent.
     """
-    scale, max_tokens = positive(config, "scale", 1.0), optional_whole(config, "max_tokens")
-    share = shared_prefix(config)
-    about_arrivals = {"arrivals": arrivals.kind(config), "rate_per_s": config.get("rate")}
-    rows = rows.scaled(scale)
-    times = arrivals.times(config, rows, seed)
-    num_cut = sum(length > max_tokens for length in rows.output) if max_tokens else 0
-    rows = rows.cut(max_tokens)
+    made = maker(config, seed=seed, max_len=max_len, vocab=vocab, temperature=temperature)
+    scale = positive(config, "scale", 1.0)
+    rows, times = arrivals.arranged(config, rows.scaled(scale), seed)
+    num_cut = sum(length > made.max_tokens for length in rows.output) if made.max_tokens else 0
+    rows = rows.cut(made.max_tokens).behind(made.system_prompt)
     refused = refuse(rows, max_len)
     gone = {refusal.id for refusal in refused}
+    content: Iterable[Content | None] = rows.content or [None] * len(rows)
     requests = [
-        request(rows, id, times[id], seed, limit(rows.prompt[id], max_tokens, max_len), vocab, temperature, share)
-        for id in range(len(rows))
+        made.request(id, *row)
+        for id, row in enumerate(zip(rows.prompt, rows.output, times, content, strict=True))
         if id not in gone
     ]
-    knobs = {"length_scale": scale, "max_tokens": max_tokens, "num_cut_by_max_tokens": num_cut, "shared_prefix": share}
     info = {
         "name": reported_name(config),
         **rows.origin,
         **summarise(requests, refused),
-        **knobs,
-        **about_arrivals,
+        "length_scale": scale,
+        "num_cut_by_max_tokens": num_cut,
+        **made.about,
+        "arrivals": arrivals.kind(config),
+        "rate_per_s": config.get("rate"),
     }
     return Workload(requests, refused, info)
 
@@ -131,61 +127,11 @@ def refuse(rows: Rows, max_len: int) -> list[Refused]:
     ]
 
 
-def limit(prompt_len: int, max_tokens: int | None, max_len: int) -> int:
-    """What a client declares; it does not know how long the answer will be."""
-    return max_len if max_tokens is None else min(max_len, prompt_len + max_tokens)
-
-
-def shared_prefix(config: Config) -> float:
-    """Share of each prompt's tokens that all requests begin with."""
-    return 0.0 if config.get("shared_prefix") is None else number(config, "shared_prefix", 0, 1)
-
-
-def request(
-    rows: Rows, id: int, arrival_s: float, seed: int, limit: int, vocab: int | None, temperature: float, share: float
-) -> Request:
-    prompt_len, output_len = rows.prompt[id], rows.output[id]
-    own_seed, ids = draw_prompt(seed, id, prompt_len, vocab, share)
-    return Request(id, prompt_len, output_len, limit, arrival_s, ids, temperature, own_seed)
-
-
-def find_rows(config: Config, seed: int, max_len: int) -> Rows:
-    if config.get("path") is not None:
-        return trace.choose(trace.read(Path(str(config["path"])).expanduser()), config, seed)
-    if config.get("sample") not in (None, "head"):
-        raise UsageError(f"workload.sample={config['sample']}: only a file (workload.path) has rows to choose from")
-    return draw(config, seed, max_len).rows(lengths.requests_to_draw(config))
-
-
-def draw(config: Config, seed: int, max_len: int) -> Drawn:
-    match config["name"]:
-        case "lognormal":
-            return lengths.lognormal(config, seed, max_len)
-        case "uniform":
-            return lengths.uniform(config, seed)
-        case "fixed":
-            return lengths.fixed(config)
-        case name:
-            return quantiles.drawn(name, seed)
-
-
 def check_arguments(seed: int, max_len: int, vocab: int | None) -> None:
     whole({"seed": seed}, "seed", least=0, most=None, where="")
     whole({"max_len": max_len}, "max_len", where="")
     if vocab is not None:
         whole({"vocab": vocab}, "vocab", where="")
-
-
-def check_knobs(config: Config) -> None:
-    """A name is known, or belongs to a file; and it has no knob that it would not look at."""
-    names = [*OWN, *quantiles.table_names()]
-    name = config.get("name")
-    if not isinstance(name, str) or (name not in names and config.get("path") is None):
-        raise UsageError(f"workload.name={shown(name)}: allowed are {', '.join(names)}; any name with workload.path")
-    allowed = COMMON + OWN.get(name, ())
-    unknown = [knob for knob in config if knob not in allowed]
-    if unknown:
-        raise UsageError(f"workload.{unknown[0]}: workload {name} has no such knob; it has {', '.join(allowed)}")
 
 
 def reported_name(config: Config) -> str:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-SHARED = 1 << 40  # stands where an id does, and is none: of the tokens that all requests begin with
+# They stand where an id does, and are none: of the tokens that all requests begin with,
+SHARED = 1 << 40  # as a share of each prompt,
+SYSTEM = 3 << 40  # or before each prompt
 
 
 def draw_prompt(

@@ -15,10 +15,11 @@ import numpy as np
 from kvlab.request import Request
 from kvlab.sketch import Sketch
 from kvlab.workload import arrivals, lengths
-from kvlab.workload.knobs import Config, optional_whole, positive
-from kvlab.workload.make import Workload, check_arguments, check_knobs, draw, limit, make, shared_prefix
-from kvlab.workload.prompts import draw_prompt
+from kvlab.workload.knobs import Config, positive
+from kvlab.workload.make import Workload, check_arguments, make
+from kvlab.workload.requests import Maker, maker
 from kvlab.workload.rows import Rows
+from kvlab.workload.sources import check_knobs, draw
 from kvlab.workload.summary import summarise
 
 AT_ONCE = 4096  # lengths added up together
@@ -73,15 +74,14 @@ def stream(config: Config, *, seed: int, max_len: int, vocab: int | None) -> Str
     if "_target_" in config or config.get("path") is not None:
         return of_list(make(config, seed=seed, max_len=max_len, vocab=vocab), max_len)
     check_knobs(config)
-    count, scale, max_tokens = (
-        lengths.requests_to_draw(config), positive(config, "scale", 1.0), optional_whole(config, "max_tokens")
-    )  # fmt: skip
-    kind, share, rate = arrivals.kind(config), shared_prefix(config), positive(config, "rate", 1.0)
-    summed = Lengths()
+    count, scale = lengths.requests_to_draw(config), positive(config, "scale", 1.0)
+    kind, rate = arrivals.kind(config), positive(config, "rate", 1.0)
+    made = maker(config, seed=seed, max_len=max_len, vocab=vocab)
+    lengths_alone, summed = vocab is None and made.plain, Lengths()
 
     def pairs() -> Iterator[Pair]:
         drawn = draw(config, seed, max_len)
-        return (_shaped(drawn.origin, pair, scale, max_tokens) for pair in islice(drawn.pairs, count))
+        return (_shaped(drawn.origin, pair, scale, made) for pair in islice(drawn.pairs, count))
 
     def times() -> Iterator[float]:
         return arrivals.poisson_times(rate, seed) if kind == "poisson" else repeat(0.0)
@@ -92,21 +92,22 @@ def stream(config: Config, *, seed: int, max_len: int, vocab: int | None) -> Str
                 summed.refused += 1
                 continue
             summed.add(pair)
-            ids = None if vocab is None else draw_prompt(seed, id, pair[0], vocab, share)[1]
-            yield Request(id, *pair, limit(pair[0], max_tokens, max_len), time, ids)
+            if lengths_alone:
+                yield Request(id, *pair, made.limit(pair[0]), time)
+            else:
+                yield made.request(id, *pair, time, None)
 
     return Stream(
         requests,
         lambda: (time for pair, time in zip(pairs(), times(), strict=False) if sum(pair) <= max_len),
         count,
-        max_len if max_tokens is None else 1,
+        max_len if made.max_tokens is None else 1,
         {
             "name": str(config["name"]),
             **draw(config, seed, max_len).origin,
             "num_requests": count,
             "length_scale": scale,
-            "max_tokens": max_tokens,
-            "shared_prefix": share,
+            **made.about,
             "arrivals": kind,
             "rate_per_s": config.get("rate"),
         },
@@ -145,9 +146,9 @@ def describe(made: Stream) -> str:
     return f"{about['name']} ({kind}{about['source']}): {made.num_requests:,} requests; {when}{rate}"
 
 
-def _shaped(origin: dict[str, Any], pair: Pair, scale: float, max_tokens: int | None) -> Pair:
-    """As Rows.scaled and Rows.cut shape a row."""
-    if scale == 1 and max_tokens is None:
+def _shaped(origin: dict[str, Any], pair: Pair, scale: float, made: Maker) -> Pair:
+    """As kvlab.workload.make shapes a row."""
+    if scale == 1 and made.max_tokens is None and not made.system_prompt:
         return pair
-    rows = Rows([pair[0]], [pair[1]], origin).scaled(scale).cut(max_tokens)
+    rows = Rows([pair[0]], [pair[1]], origin).scaled(scale).cut(made.max_tokens).behind(made.system_prompt)
     return rows.prompt[0], rows.output[0]

@@ -133,14 +133,27 @@ def parse(path: Path, number: int, line: str, header: list[str], form: Format) -
 
 
 def choose(rows: Rows, config: Config, seed: int) -> Rows:
-    """The rows that run: the first ones, or random ones without repeats; all where num_requests is null."""
-    how = choice(config, "sample", ("head", "random"), "head")
+    """The rows that run: the first ones, random ones without repeats, or random families; all if num_requests is null.
+
+    Random rows of a trace whose prompts share hardly share any more: what belongs together is a family.
+    """
+    how = choice(config, "sample", ("head", "random", "families"), "head")
     n = optional_whole(config, "num_requests") or len(rows)
     if n > len(rows):
         raise UsageError(f"workload.num_requests={n}: {rows.origin['source']} has {len(rows):,} rows")
     if how == "head":
         return rows.pick(list(range(n)))
     rng = Random(f"{seed} sample")
+    if how == "families":
+        return rows.pick(sorted(_families(rows, rng)[:n]))
     order = sorted(range(len(rows)), key=lambda _: rng.random())[:n]
     # With times, the picked rows stay in order of arrival; without, a longer sample only adds to the end.
     return rows.pick(sorted(order) if rows.time_s else order)
+
+
+def _families(rows: Rows, rng: Random) -> list[int]:
+    """The rows, one family behind the other; of the last one that runs, the first rows may run alone."""
+    if rows.family is None:
+        raise UsageError(f"workload.sample=families: {rows.origin['source']} does not say what belongs together")
+    place = {family: rng.random() for family in dict.fromkeys(rows.family)}
+    return sorted(range(len(rows)), key=[place[family] for family in rows.family].__getitem__)

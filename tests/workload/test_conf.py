@@ -6,10 +6,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from kvlab.workload import quantiles
-from kvlab.workload.make import COMMON, make
+from kvlab.workload.make import make
+from kvlab.workload.sources import COMMON
 
 FOLDER = Path(__file__).resolve().parents[2] / "conf/workload"
-NAMES = ("lognormal", "uniform", "fixed", "azure_conv", "sharegpt", "arxiv")
+NAMES = ("lognormal", "uniform", "fixed", "azure_conv", "sharegpt", "arxiv", "sharegpt_sosp23", "alpaca_sosp23")
 
 
 def node(name):
