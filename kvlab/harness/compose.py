@@ -1,4 +1,4 @@
-"""Overrides in, one plain configuration out. The only file that knows Hydra.
+"""Overrides in, one plain configuration out. With overrides.py the only file that knows Hydra.
 
 Hydra composes and parses; kvlab starts its own processes, so Hydra's launchers and job settings are refused.
 Whatever is wrong with an override becomes a UsageError of one line that lists what is allowed.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import difflib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -22,7 +22,7 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override, OverrideType
+from hydra.core.override_parser.types import Glob, Override
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -32,11 +32,14 @@ from yaml import YAMLError
 
 from kvlab.errors import UsageError
 from kvlab.harness import nodes, plugins
-from kvlab.harness.validate import CHECKS, SIMULATED, validate
+from kvlab.harness.overrides import alternatives, class_by_hand, is_value, parse, refuse_several, words
+from kvlab.harness.presets import Preset
+from kvlab.harness.settle import settle
 from kvlab.model import shapes
 
 HERE = "kvlab-conf"  # a folder of groups of one's own (gpu/mine.yaml), where kvlab is started; calibrate writes there
-HYDRA_NAMES = ("hydra.run.dir", "hydra.sweep.dir", "hydra.searchpath")
+
+MAY_BE_NONE = ("preset", "experiment")  # groups of which nothing need be chosen
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class Composer:
         """One run. Raises UsageError."""
         parsed = self._parse(overrides)
         for override in parsed:
-            _refuse_several(override)
+            refuse_several(override)
         with self._explained(parsed):
             return _composed(self._tree(parsed), {str(override.key_or_group) for override in parsed})
 
@@ -91,21 +94,21 @@ class Composer:
         The sweep values of experiment=NAME count as if they stood before the overrides. Raises UsageError.
         """
         parsed = self._parse(overrides)
-        experiments = next((_alternatives(o) for o in parsed if o.get_key_element() == "experiment"), [""])
+        experiments = next((alternatives(o) for o in parsed if o.get_key_element() == "experiment"), [""])
         rest = [override for override in parsed if override.get_key_element() != "experiment"]
         # Other overrides may need a value that is swept, and so need not compose without it.
         places = [str(override.input_line) for override in rest if str(override.key_or_group) == "hydra.searchpath"]
         found: list[tuple[str, ...]] = []
         for experiment in experiments:
             chosen = [experiment] if experiment else []
-            presets = self._parse(self._sweep_values([*chosen, *places]) if chosen else [])
-            axes = {override.get_key_element(): self._usable(override) for override in [*presets, *rest]}
+            swept = self._parse(self._sweep_values([*chosen, *places]) if chosen else [])
+            axes = {override.get_key_element(): self._usable(override) for override in [*swept, *rest]}
             found += [(*chosen, *combination) for combination in product(*axes.values())]
         return found
 
     def _usable(self, override: Override) -> list[str]:
         """Its alternatives; glob() leaves out what cannot be used, and that is noted."""
-        lines = _alternatives(override)
+        lines = alternatives(override)
         if not isinstance(override.value(), Glob):
             return lines
         for line in list(lines):
@@ -128,13 +131,13 @@ class Composer:
 
     def _tree(self, parsed: list[Override]) -> DictConfig:
         """The configuration, unresolved. Hydra composes each choice of groups once; plain values are put in here."""
-        values = [override for override in parsed if _is_value(override)]
+        values = [override for override in parsed if is_value(override)]
         base = tuple(str(override.input_line) for override in parsed if override not in values)
         if base not in self.bases:
             with warnings.catch_warnings(action="error"):  # a folder in hydra.searchpath that is not there
                 self.bases[base] = hydra.compose("config", list(base), return_hydra_config=True)
         tree = copy.deepcopy(self.bases[base])
-        if (target := _class_by_hand(parsed)) is not None:
+        if (target := class_by_hand(parsed)) is not None:
             tree.strategy = nodes.node_of(target)
         for override in values:
             try:
@@ -153,21 +156,23 @@ class Composer:
 
     def _parse(self, overrides: Sequence[str]) -> list[Override]:
         parser = OverridesParser.create(config_loader=_loader())
-        parsed = [self._spelled(parser, _parse(parser, line)) for line in overrides]
+        parsed = [self._spelled(parser, parse(parser, line)) for line in overrides]
         for override in parsed:
             if why := self._problem(str(override.key_or_group), str(override.value())):
                 raise UsageError(why)
             free = override.is_delete() or override.is_sweep_override() or isinstance(override.value(), str)
             if not free and (options := self._options(str(override.key_or_group))):
-                raise UsageError(f"{override.input_line}: allowed is {_words(options)}")
+                raise UsageError(f"{override.input_line}: allowed is {words(options)}")
         return parsed
 
     def _spelled(self, parser: OverridesParser, override: Override) -> Override:
-        """A published model as its file is called: model=Llama-3-8B is model=llama_3_8b."""
+        """As Hydra has it: model=Llama-3-8B is model=llama_3_8b, its file; preset=null is ~preset."""
+        if override.key_or_group in MAY_BE_NONE and not override.is_delete() and override.value() is None:
+            return parse(parser, f"~{override.key_or_group}")
         if override.key_or_group == "model" and isinstance(value := override.value(), str):
             name = shapes.choice(value)
             if value not in self._options("model") and name in self._options("model"):
-                return _parse(parser, f"model={name}")
+                return parse(parser, f"model={name}")
         return override
 
     @contextmanager
@@ -180,7 +185,7 @@ class Composer:
     def _explain(self, error: Exception, parsed: list[Override]) -> UsageError:
         if isinstance(error, MissingConfigException) and error.options is not None:
             group, _, name = str(error.missing_cfg_file).rpartition("/")
-            return UsageError(f"{group}={name}: allowed is {_words(self._options(group))}{self._broken(group)}")
+            return UsageError(f"{group}={name}: allowed is {words(self._options(group))}{self._broken(group)}")
         bad = next((o for o in parsed if f"Could not override '{o.key_or_group}'" in str(error)), None)
         return UsageError(self._unknown(bad, parsed) if bad else " ".join(str(error).split()))
 
@@ -203,7 +208,7 @@ class Composer:
             return f"{bad.input_line}: not possible; write {name}=VALUE, or {name}.NAME=VALUE for each of its parts"
         near = difflib.get_close_matches(last, allowed, 1)
         hint = f"; did you mean {parent + '.' if parent else ''}{near[0]}?" if near else ""
-        return f"{name}: no such name{hint} (allowed{' in ' + parent if parent else ''}: {_words(allowed)})"
+        return f"{name}: no such name{hint} (allowed{' in ' + parent if parent else ''}: {words(allowed)})"
 
 
 class PluginPath(SearchPathPlugin):
@@ -226,113 +231,40 @@ def _loader() -> ConfigLoader:
     return GlobalHydra.instance().config_loader()
 
 
-def _is_value(override: Override) -> bool:
-    """Whether it changes a value that is there, and so has no say in what else is composed."""
-    name = str(override.key_or_group)
-    plain = override.type is OverrideType.CHANGE and not override.is_hydra_override() and override.package is None
-    return plain and (name in CHECKS or "." in name)
-
-
-def _class_by_hand(parsed: Iterable[Override]) -> str | None:
-    """The class that is given instead of a strategy's name: its constructor is the schema."""
-    given = {str(override.key_or_group): override for override in parsed}
-    if "strategy" in given or "strategy._target_" not in given:
-        return None
-    return str(given["strategy._target_"].value())
-
-
-def _words(names: Iterable[str]) -> str:
-    return ", ".join(names) or "nothing yet"
-
-
-def _parse(parser: OverridesParser, line: str) -> Override:
-    allowed = "write name=value, as in block_size=32, and special characters in quotes: \"name='a(b)'\""
-    try:
-        (override,) = parser.parse_overrides([line])
-    except HydraException as error:
-        raise UsageError(f"{line!r} is not an override; {allowed}") from error
-    name = str(override.key_or_group)
-    if not name:
-        raise UsageError(f"{line!r} is not an override; {allowed}")
-    if override.is_hydra_override() and name not in HYDRA_NAMES:
-        raise UsageError(f"{name}: allowed of Hydra's own settings is {_words(HYDRA_NAMES)}")
-    return override
-
-
-def _refuse_several(override: Override) -> None:
-    if override.is_sweep_override():
-        line = str(override.input_line)
-        raise UsageError(f"{line}: several values are for `kvlab sweep`; a list is written [a,b]")
-
-
-def _alternatives(override: Override) -> list[str]:
-    """The override once for each of its values."""
-    if not override.is_sweep_override():
-        return [str(override.input_line)]
-    if not override.is_discrete_sweep():
-        raise UsageError(f"{override.input_line}: allowed is a,b,c or range() or choice() or glob()")
-    name = override.get_key_element()
-    if name.startswith(("tracking", "hydra")):
-        raise UsageError(f"{override.input_line}: {name} is the same for a whole sweep; give one value")
-    return [f"{name}={value}" for value in override.sweep_string_iterator()]
-
-
 def _sweep_params(own: DictConfig) -> dict[str, str]:
     return {str(name): str(value) for name, value in (own.sweeper.get("params") or {}).items()}
 
 
 def _composed(tree: DictConfig, names: set[str]) -> Composed:
     own = tree.hydra
-    choices = OmegaConf.to_container(own.runtime.choices)
+    choices = {str(group): choice for group, choice in own.runtime.choices.items()}
     directories = Path(own.run.dir), Path(own.sweep.dir)
     params = _sweep_params(own)
+    told = _told(tree, choices, names)
     OmegaConf.set_struct(tree, False)
     del tree["hydra"]
-    node = OmegaConf.to_container(tree.strategy, resolve=False) if tree.get("strategy") else None
+    node = OmegaConf.to_container(tree.strategy, resolve=False) if tree.get("strategy") else {}
     plain = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     assert isinstance(plain, dict)
-    assert isinstance(choices, dict)
-    config = _named({str(name): value for name, value in plain.items()}, choices, names)
-    tracking = config.pop("tracking", None) or {}
-    config = _without_limits(_without_gpu(validate(config), names))
     assert isinstance(node, dict)
-    lacking = _lacking(config, {str(name): value for name, value in node.items()})
-    return Composed({**config, **dict.fromkeys(lacking)}, tracking, lacking, *directories, params)
+    config = {str(name): value for name, value in plain.items()}
+    tracking = config.pop("tracking", None) or {}
+    config, lacking = settle(config, {str(name): value for name, value in node.items()}, choices, names)
+    return Composed({**config, **told}, tracking, lacking, *directories, params)
 
 
-def _named(config: dict[str, Any], choices: Mapping[Any, Any], names: set[str]) -> dict[str, Any]:
-    """Each group under the name it was chosen by; a class given by hand under its own."""
-    for group, choice in choices.items():
-        if isinstance(config.get(group), dict):
-            config[group] = {"name": choice, **config[group]}
-    if "strategy._target_" in names and "strategy.name" not in names:
-        config["strategy"]["name"] = str(config["strategy"]["_target_"]).rpartition(".")[2].lower()
-    return config
+def _told(tree: DictConfig, choices: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
+    """What the configuration says of its preset; nothing where there is none."""
+    if (name := choices.get("preset")) in (None, "null"):
+        return {}
+    preset = _preset(str(name))
+    return preset.told(choices, names, lambda setting: OmegaConf.select(tree, setting))
 
 
-def _without_gpu(config: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    """A real run has no GPU of its configuration's choice. UsageError if one was asked for."""
-    if config["executor"] == "simulated":
-        return config
-    for name in sorted(names):
-        if name.partition(".")[0] in SIMULATED:
-            raise UsageError(f"{name}: allowed with executor=simulated only")
-    return {key: value for key, value in config.items() if key not in SIMULATED}
-
-
-def _without_limits(config: dict[str, Any]) -> dict[str, Any]:
-    """Where no limit is given, a run is the one that it was before there were any."""
-    if any(value is not None for value in config["slo"].values()):
-        return config
-    return {key: value for key, value in config.items() if key != "slo"}
-
-
-def _lacking(config: Mapping[str, Any], node: Mapping[str, Any]) -> tuple[str, ...]:
-    """The shared names that the strategy lacks. A pool counted in blocks needs block_size, whoever manages it."""
-    target = str(node.get("_target_"))
-    cls = nodes.strategy_class(target)
-    nodes.check_arguments(cls, node)
-    used = nodes.knobs(node, cls)
-    if config["pool_blocks"] is not None:
-        used = (*used, "block_size")
-    return tuple(name for name in nodes.SHARED if name not in used)
+def _preset(name: str) -> Preset:
+    """What its file says, wherever that lies."""
+    path = f"preset/{name}"
+    source = next(source for source in _loader().get_sources() if source.is_config(path))
+    node = OmegaConf.to_container(source.load_config(path).config)
+    assert isinstance(node, dict)
+    return Preset.of(name, {str(key): value for key, value in node.items()})

@@ -77,13 +77,15 @@ def _engine() -> Execute:
 
 def _complete(directory: Path, outcome: dict[str, Any], began: datetime, clock: float) -> dict[str, Any]:
     """The outcome with everything needed to read and to repeat it."""
+    config = rundir.read_json(directory / rundir.CONFIG)
     return {
         "schema_version": SCHEMA_VERSION,
         "status": outcome["status"],
         "started": began.isoformat(timespec="seconds"),
         "wall_s": round(time.perf_counter() - clock, 3),
         "overrides": rundir.read_json(directory / rundir.OVERRIDES) or [],
-        "config": rundir.read_json(directory / rundir.CONFIG),
+        **{key: config[key] for key in ("preset", "preset_overridden") if key in config},
+        "config": config,
         "versions": provenance.versions(),
         "machine": provenance.machine(),
         **outcome,

@@ -44,6 +44,8 @@ def validate(config: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in (("kv_dtype", None), ("tensor_parallel", 1)):
             if checked[name] != value:
                 raise UsageError(f"{name}={checked[name]}: allowed with executor=simulated only")
+    if checked["admission"].get("name") == "oracle" and checked["forecast"].get("name") != "oracle":
+        raise UsageError(f"admission=oracle: needs forecast=oracle, here {checked['forecast'].get('name')}")
     if checked["dtype"] == "float64" and checked["model"].get("name") != "tiny":
         raise UsageError("dtype=float64: allowed with model=tiny only; here float32 or bfloat16")
     return checked
