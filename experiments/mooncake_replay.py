@@ -41,8 +41,8 @@ STRATEGIES: dict[str, Callable[[Memory], CachedBlocks]] = {
     "radix, by leaf": lambda memory: Radix(memory, 1, evict="leaf"),
 }
 ANSWER = 2**31 - 1  # stands for the first token that follows a prompt, and equals no hash id
-NOTES = f"""- known: figures of the public file, to one decimal, given with it. plain LRU: an ordered dictionary of hash ids, in
-  this script, which knows nothing of kvlab.
+NOTES = f"""- known: figures worked out from the public file before, to one decimal. plain LRU: an ordered dictionary of hash
+  ids, in this script, which knows nothing of kvlab.
 - A token stands for a block of {BLOCK}: its id is the hash id, `block_size` is 1. With {BLOCK} token ids a block, as
   `workload=mooncake` makes them, the hits are the same (tests/experiments/test_mooncake_replay.py).
 - The first token of the answer is asked for with the prompt, since a strategy always leaves one to compute. The pool
@@ -146,9 +146,9 @@ def markdown(lines: list[dict[str, str]], rows: Rows, minutes: float) -> str:
     return "\n".join(
         [
             "# Mooncake's conversation trace: known hit rates and ours\n",
-            f"{len(rows):,} requests, {sum(rows.prompt):,} input tokens, one request at a time, answers not cached, LRU, "
-            f"the last\nblocks of a prompt evicted first. {sum(judged)} of {len(judged)} figures within {WITHIN} points "
-            "of the known ones.\n",
+            f"{len(rows):,} requests, {sum(rows.prompt):,} input tokens, one request at a time, answers not cached,",
+            f"LRU, the last blocks of a prompt evicted first. {sum(judged)} of {len(judged)} figures within {WITHIN} "
+            "points of the known ones.\n",
             *(f"| {' | '.join(cells)} |" for cells in body),
             "",
             NOTES,

@@ -8,12 +8,14 @@ How published blocks are found again is the strategy's own: a table of chained b
 from __future__ import annotations
 
 from abc import abstractmethod
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvlab.eviction import LRU, Eviction
+from kvlab.strategies.openings import Openings
 from kvlab.strategies.paged import Paged
 from kvlab.strategy import Arrival, Copy, Grant, Memory, Usage, ceil_div
 
@@ -37,13 +39,19 @@ class CachedBlocks(Paged):
         self.priority: dict[int, int] = {}  # published block -> the highest priority among its users
         self.told: dict[int, int] = {}  # sequence -> its blocks that are published, from the first on
         self.kind: dict[int, tuple[int, int]] = {}  # sequence -> space, priority
-        self.counts.update(evicted=0, evicted_beyond_need=0, duplicates=0)
+        self.openings = Openings()
+        self.counts.update(evicted=0, evicted_beyond_need=0, duplicates=0, lost_to_alignment=0)
+        self.idle.serve(self)
 
     # --- the index, by content
 
     @abstractmethod
     def find(self, keys: list[bytes], rest: bytes) -> Match:
         """Published blocks with these keys, from the first on; `rest`: the start of the key that comes after them."""
+
+    @abstractmethod
+    def place(self, block: int) -> int:
+        """What the contents behind a published block are entered under in `openings`."""
 
     @abstractmethod
     def publish(self, index: int, before: int, key: bytes, block: int) -> int:
@@ -73,6 +81,8 @@ class CachedBlocks(Paged):
         woken = sum(block in self.idle for block in blocks) + (source in self.idle)
         if fresh + woken + ceil_div(leave, self.block_size) > self.available or not self.table.spare:
             return None
+        if arrival.ids is not None and not tokens:
+            self.counts["lost_to_alignment"] += self.lost(arrival.ids[hit : arrival.length - 1], blocks, arrival.space)
         self.table.open(arrival.seq, blocks)
         self.told[arrival.seq], self.kind[arrival.seq] = len(blocks), (arrival.space, arrival.priority)
         for block in blocks:
@@ -111,6 +121,22 @@ class CachedBlocks(Paged):
             self.kind[child.seq] = self.kind[parent]
         return grant
 
+    def swap_in(self, arrival: Arrival) -> Grant | None:
+        """What the cache has is not brought again, nor what others brought or never took away."""
+        kept, found = self.host.kept[arrival.seq][0], self.match(arrival).blocks
+        here = found + self.in_place(kept[len(found) :], arrival.length - len(found) * self.block_size)
+        need, woken = len(kept) - len(here), sum(block in self.idle for block in found)
+        if need + woken > self.available or not self.table.spare:
+            return None
+        self.table.open(arrival.seq, here)
+        self.told[arrival.seq] = sum(1 for _ in takewhile(self.published.__contains__, here))
+        self.kind[arrival.seq] = arrival.space, arrival.priority
+        for block in found:
+            self.own(block, arrival.priority)
+        self.join(here[len(found) :])
+        self.reclaim(need)
+        return self.bring(arrival, kept)
+
     def wrote(self, seq: int, length: int, ids: NDArray[np.int32] | None) -> None:
         told, full = self.told[seq], length // self.block_size
         if ids is None or full <= told:
@@ -145,6 +171,23 @@ class CachedBlocks(Paged):
             self.vacate(block)
 
     # --- blocks
+
+    def page_group(self, block: int) -> int | None:
+        """The one that a block begins in; None: the memory has none."""
+        size = self.memory.page_group_bytes
+        return block * self.block_size * self.memory.token_bytes // size if size else None
+
+    def lost(self, ids: NDArray[np.int32], blocks: list[int], space: int) -> int:
+        """Of the tokens behind a hit, those that are stored as well, in a block that goes on in another way."""
+        place = self.place(blocks[-1]) if blocks else -1 - space
+        return self.openings.longest(place, ids[: self.block_size].tobytes())
+
+    def enter(self, place: int | None, key: bytes, content: int) -> None:
+        """Put what is published down in `openings`; place: None at the beginning of a space."""
+        size = 4 * self.block_size
+        if place is None:
+            place = -1 - int(key[: len(key) - size - 1])  # `keys` wrote the space before the ids, and a colon
+        self.openings.enter(place, content, key[len(key) - size :])
 
     @property
     def available(self) -> int:

@@ -67,14 +67,19 @@ class Prefix(CachedBlocks):
 
     def publish(self, index: int, before: int, ids: bytes, block: int) -> int:
         key = self.key(self.published[before] if index else 0, ids)
-        number = self.number_of.get(key, 0) or self.enter(key)
+        number = self.number_of.get(key, 0) or self.add(key)
         blocks = self.links[number].blocks
         self.counts["duplicates"] += self.block_size * bool(blocks)
         if blocks and self.dedupe:
             return blocks[0]
+        if not blocks:
+            self.enter(key[0] or None, ids, number)
         blocks.append(block)
         self.published[block] = number
         return block
+
+    def place(self, block: int) -> int:
+        return self.published[block]
 
     def evict(self) -> list[int]:
         block = self.idle.pop()
@@ -87,7 +92,10 @@ class Prefix(CachedBlocks):
     def withdraw(self, block: int) -> None:
         number = self.published.pop(block)
         del self.priority[block]
-        self.links[number].blocks.remove(block)
+        blocks = self.links[number].blocks
+        blocks.remove(block)
+        if not blocks:
+            self.openings.leave(number)
         while number:  # what nobody can come across any more
             link = self.links[number]
             if link.blocks or link.children:
@@ -108,7 +116,7 @@ class Prefix(CachedBlocks):
         """What a block is found by: compared in full, whatever its hash."""
         return before, ids
 
-    def enter(self, key: tuple[int, Hashable]) -> int:
+    def add(self, key: tuple[int, Hashable]) -> int:
         """A new link."""
         self.last += 1
         self.number_of[key], self.links[self.last] = self.last, Link(key)

@@ -70,9 +70,13 @@ class Radix(CachedBlocks):
         after = self.step(number, at, key)
         if after is None:
             self.published[block] = self.grow(number, at, key, block)
+            self.enter(before if index else None, key, block)
             return block
         self.counts["duplicates"] += self.block_size
         return self.nodes[after[0]].blocks[after[1] - 1]
+
+    def place(self, block: int) -> int:
+        return block
 
     def evict(self) -> list[int]:
         block = self.idle.pop()
@@ -161,5 +165,6 @@ class Radix(CachedBlocks):
         del node.keys[at:], node.blocks[at:]
         for block in blocks:
             self.idle.forget(block)
+            self.openings.leave(block)
             del self.published[block], self.priority[block]
         return [block for block in reversed(blocks) if block not in self.leaving]
