@@ -20,6 +20,10 @@ class Request:
     prompt: NDArray[np.int32] | None = None  # read-only [prompt_len]; None: a run of lengths only
     temperature: float = 0.0  # 0: greedy
     seed: int = 0
+    n: int = 1  # samples of the same prompt
+    beams: int = 0  # width of a beam search; 0: none, tokens are sampled
+    priority: int = 0  # the higher, the earlier it starts; who gives way says the axis `victim`
+    space: int = 0  # requests of different spaces (adapter, salt, image) never share
 
     @property
     def final(self) -> int | None:

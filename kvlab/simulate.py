@@ -16,7 +16,7 @@ from kvlab.cost.model import CostModel, build_cost, kv_memory
 from kvlab.cost.rank import token_bytes
 from kvlab.engine.capacity import describe, size_text
 from kvlab.engine.lanes import Lanes
-from kvlab.engine.scheduler import Scheduler
+from kvlab.engine.scheduler import Scheduler, Settings
 from kvlab.engine.simulated import SimulatedClock, SimulatedEngine, SimulatedExecutor, hashed
 from kvlab.errors import UsageError
 from kvlab.model.load import shape_of
@@ -166,6 +166,8 @@ def make_engine(
         admission=build_axis(config, "admission"),
         victim=build_axis(config, "victim"),
         forecast=build_axis(config, "forecast"),
+        preemption=build_axis(config, "preemption"),
+        settings=Settings.of(config["engine"]),
         on_end=outcomes.add,
     )
     total = planned.workload.num_requests

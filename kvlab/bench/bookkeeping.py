@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvlab.engine.axes import Limit, Newest, PromptPlusOne
-from kvlab.engine.lanes import Lanes, Launch
+from kvlab.engine.lanes import Lanes
+from kvlab.engine.launch import Launch
 from kvlab.engine.scheduler import Scheduler
 from kvlab.request import Request
 from kvlab.strategy import Strategy, ceil_div

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kvlab.engine.arrivals import Arrivals
 from kvlab.engine.clock import Clock
-from kvlab.engine.lanes import Launch
+from kvlab.engine.launch import Launch
 from kvlab.engine.scheduler import Scheduler
 from kvlab.record.recorder import Recorder
 from kvlab.request import Request

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kvlab.engine.kernels import Kernels
-from kvlab.engine.lanes import Lanes, Launch, packed
-from kvlab.engine.sampling import Sampler
+from kvlab.engine.lanes import Lanes
+from kvlab.engine.launch import Launch, packed
+from kvlab.engine.sampling import Asked, Sampler, best
 from kvlab.kernels.attention import SHORT
 from kvlab.kernels.write import write
 from kvlab.memory.dense import DenseStore
@@ -45,22 +46,22 @@ class RealExecutor:
         self.ns = {"moves": 0, "view": 0, "model": 0, "sample": 0, "beside": 0}  # beside: waited for at the end
 
     def run(self, moves: list[Move], launch: Launch) -> NDArray[np.int32]:
-        """Sampled tokens [N], one for each sequence of the launch that samples."""
+        """Sampled tokens [M], one for each of the launch's rows."""
         marks = [perf_counter_ns()]
         self.store.apply(moves)
         self.store.apply_beside(launch.beside)
         marks.append(perf_counter_ns())
         view = self._view(launch)
         marks.append(perf_counter_ns())
-        logits_NV = self._forward(launch, self._attention(self.store, view))
+        logits_MV = self._forward(launch, self._attention(self.store, view))
         marks.append(perf_counter_ns())
-        token_N = self._sample(logits_NV, launch)
+        token_M = self._sample(logits_MV, launch)
         marks.append(perf_counter_ns())
         self.store.join()
         marks.append(perf_counter_ns())
         for part, begin, end in zip(self.ns, marks, marks[1:], strict=False):
             self.ns[part] += end - begin
-        return token_N
+        return token_M
 
     def warm_up(self) -> None:
         """One small launch over memory of its own: first-call costs stay out of the run's times."""
@@ -105,12 +106,16 @@ class RealExecutor:
     def _forward(self, launch: Launch, attention: llama.Attention) -> Tensor:
         assert launch.ids_T is not None
         _, position_T = packed(launch.lane_B, launch.start_B, launch.stop_B)
-        last_B = np.cumsum(launch.stop_B - launch.start_B) - 1
-        rows_N = torch.from_numpy(last_B[launch.samples_B])
         ids_T = torch.from_numpy(launch.ids_T.astype(np.int64))
-        return self.model(ids_T, torch.from_numpy(position_T), attention, rows_N)
+        return self.model(ids_T, torch.from_numpy(position_T), attention, torch.from_numpy(launch.rows()))
 
-    def _sample(self, logits_NV: Tensor, launch: Launch) -> NDArray[np.int32]:
-        lanes, lane_N = self.lanes, launch.lane_B[launch.samples_B]
-        position_N = launch.stop_B[launch.samples_B]
-        return self.sampler(logits_NV, lanes.id[lane_N], position_N, lanes.temperature[lane_N], lanes.seed[lane_N])
+    def _sample(self, logits_MV: Tensor, launch: Launch) -> NDArray[np.int32]:
+        if launch.choices is not None:
+            launch.choices.take(*best(logits_MV[torch.from_numpy(launch.choices.row_R)], launch.choices.count))
+        return self.sampler(logits_MV, *self._asked(launch))
+
+    def _asked(self, launch: Launch) -> Asked:
+        """Sequences, positions, temperatures and seeds of the sampled rows, each [M]."""
+        lanes, lane_M = self.lanes, launch.lane_B[launch.sampled()]
+        id_M = lanes.id[lane_M] if launch.also is None else launch.also.id_M
+        return id_M, launch.positions(), lanes.temperature[lane_M], lanes.seed[lane_M]

@@ -5,49 +5,11 @@ A lane is an index into the columns; a sequence keeps its lane from admission to
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 from numpy.typing import NDArray
 
-from kvlab.moves import Move
-from kvlab.request import Request
-
-NOTHING = np.empty(0, np.int32)
-
-
-@dataclass(slots=True, eq=False)
-class Sequence:
-    """One growing list of tokens: a request's life in the engine. Times are seconds from the start of the run."""
-
-    request: Request
-    known: int  # tokens: the prompt, and the output so far
-    output: NDArray[np.int32] = field(default_factory=lambda: NOTHING)  # kept while it is not running
-    lane: int = -1  # -1: not on the device
-    found: int = 0  # tokens in place when it was admitted last
-    reached: int = 0  # the most tokens that were ever stored of it when it left the device
-    preemptions: int = 0
-    first_token_s: float | None = None
-    finish_s: float | None = None
-    outcome: str = "waiting"  # finished, refused (could never fit) or failed
-    reason: str = ""  # why it was refused or failed
-
-    @property
-    def id(self) -> int:
-        return self.request.id
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Launch:
-    """What one step computes: tokens [start, stop) of each of B sequences, packed one after another."""
-
-    lane_B: NDArray[np.int64]
-    row_B: NDArray[np.int64]  # of the strategy's tables
-    start_B: NDArray[np.int64]
-    stop_B: NDArray[np.int64]
-    samples_B: NDArray[np.bool_]  # all known tokens are stored afterwards: a new one is sampled
-    ids_T: NDArray[np.int32] | None  # None in runs of lengths only
-    beside: list[Move] = field(default_factory=list)  # carried out while it runs: page groups for growth to come
+from kvlab.engine.launch import Launch, packed
+from kvlab.engine.sequence import Sequence
 
 
 class Lanes:
@@ -55,7 +17,7 @@ class Lanes:
 
     def __init__(self, max_seqs: int, max_len: int, with_ids: bool = True) -> None:
         self.sequence: list[Sequence | None] = [None] * max_seqs
-        self.id = np.zeros(max_seqs, np.int64)  # of the request
+        self.id = np.zeros(max_seqs, np.int64)  # of the sequence
         self.seed = np.zeros(max_seqs, np.int64)  # of its sampling
         self.temperature = np.zeros(max_seqs)
         self.row = np.zeros(max_seqs, np.int64)  # of the strategy's tables
@@ -63,11 +25,18 @@ class Lanes:
         self.known = np.zeros(max_seqs, np.int64)  # tokens: prompt and output so far
         self.prompt = np.zeros(max_seqs, np.int64)  # tokens of the prompt
         self.room = np.zeros(max_seqs, np.int64)  # tokens it may hold before it must ask
+        self.asks = np.zeros(max_seqs, np.bool_)  # it must ask before its next token, whatever its room
         self.end = np.zeros(max_seqs, np.int64)  # tokens at which it is done, end-of-text aside
         self.final = np.zeros(max_seqs, np.int64)  # slots it will have used when done, where a trace knows; else -1
+        self.limit = np.zeros(max_seqs, np.int64)  # tokens that its client declared
+        self.expected = np.zeros(max_seqs, np.int64)  # tokens that the forecast said
+        self.priority = np.zeros(max_seqs, np.int64)
+        self.beams = np.zeros(max_seqs, np.int64)  # width of the search that it belongs to; 0: none
+        self.brood = np.zeros(max_seqs, np.int64)  # other samples whose first token is drawn beside its own
         self.ids = np.zeros((max_seqs, max_len), np.int32) if with_ids else None
         self._used: dict[int, None] = {}  # lanes, oldest admission first
         self._order: NDArray[np.int64] | None = None  # the same, once somebody has asked for it
+        self.lane: dict[int, int] = {}  # of a sequence
         self.spare = list(range(max_seqs))[::-1]
 
     def __len__(self) -> int:
@@ -90,15 +59,20 @@ class Lanes:
         running: list[int] = self.id[self.order].tolist()
         return running
 
-    def add(self, sequence: Sequence, row: int, stored: int, room: int) -> int:
+    def newest(self) -> int:
+        return next(reversed(self._used))
+
+    def add(self, sequence: Sequence, row: int, stored: int, room: int, expected: int = 0) -> int:
         lane, request = self.spare.pop(), sequence.request
-        sequence.lane, self.sequence[lane] = lane, sequence
-        self.id[lane], self.seed[lane], self.temperature[lane] = request.id, request.seed, request.temperature
-        self.row[lane], self.stored[lane], self.room[lane] = row, stored, room
+        sequence.lane, self.sequence[lane], self.lane[sequence.id] = lane, sequence, lane
+        self.id[lane], self.seed[lane], self.temperature[lane] = sequence.id, request.seed, request.temperature
+        self.row[lane], self.stored[lane], self.room[lane], self.asks[lane] = row, stored, room, False
         self.known[lane], self.prompt[lane] = sequence.known, request.prompt_len
         self.end[lane] = request.final if request.final is not None else request.limit
         # The last token is delivered but never stored: nothing is computed after it.
         self.final[lane] = request.final - 1 if request.final is not None else -1
+        self.limit[lane], self.expected[lane], self.priority[lane] = request.limit, expected, request.priority
+        self.beams[lane], self.brood[lane] = request.beams, 0
         if self.ids is not None and request.prompt is not None:
             self.ids[lane, : request.prompt_len] = request.prompt
             self.ids[lane, request.prompt_len : sequence.known] = sequence.output
@@ -112,18 +86,44 @@ class Lanes:
         if self.ids is not None:
             sequence.output = self.ids[lane, sequence.request.prompt_len : sequence.known].copy()
         sequence.lane, self.sequence[lane] = -1, None
-        del self._used[lane]
+        del self._used[lane], self.lane[sequence.id]
         self._order = None
         self.spare.append(lane)
         return sequence
 
-    def launch(self, chunk: int, beside: list[Move]) -> Launch:
-        """Every running sequence: the one new token of those that decode, up to `chunk` of those in prefill."""
+    def tokens(self, lane: int) -> NDArray[np.int32]:
+        """Known tokens; a view."""
+        assert self.ids is not None
+        return self.ids[lane, : self.known[lane]]
+
+    # --- one launch
+
+    def shares(self, chunk: int, budget: int | None) -> NDArray[np.int64]:
+        """Tokens that each lane in use, in `order`, is to compute: those that decode one, the others what is left.
+
+        chunk: of one sequence, at most; budget: of all together, None: without bound.
+        """
+        lanes = self.order
+        left_B = self.known[lanes] - self.stored[lanes]
+        want_B = np.minimum(left_B, chunk)
+        if budget is None or int(want_B.sum()) <= budget:
+            return want_B
+        share_B = np.where(left_B == 1, want_B, 0)
+        share_B[np.cumsum(share_B) > budget] = 0
+        prefill_B = np.where(left_B > 1, want_B, 0)
+        before_B = np.cumsum(prefill_B) - prefill_B + int(share_B.sum())
+        return share_B + np.minimum(prefill_B, np.maximum(budget - before_B, 0))
+
+    def launch(self, share_B: NDArray[np.int64]) -> Launch:
+        """Every running sequence's share, as far as it has room and need not ask; those with nothing are left out."""
         lanes = self.order
         start, known = self.stored[lanes], self.known[lanes]
-        stop = np.minimum(known, start + chunk)
+        stop = np.minimum(start + share_B, np.where(self.asks[lanes], start, self.room[lanes]))
+        active = stop > start
+        if not active.all():
+            lanes, start, known, stop = lanes[active], start[active], known[active], stop[active]
         ids = None if self.ids is None else self._pack(self.ids, lanes, start, stop)
-        return Launch(lanes, self.row[lanes], start, stop, stop == known, ids, beside)
+        return Launch(lanes, self.row[lanes], start, stop, stop == known, ids)
 
     @staticmethod
     def _pack(
@@ -132,13 +132,3 @@ class Lanes:
         lane_T, position_T = packed(lanes, start, stop)
         picked: NDArray[np.int32] = ids[lane_T, position_T]
         return picked
-
-
-def packed(
-    of_B: NDArray[np.int64], start_B: NDArray[np.int64], stop_B: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each packed token: of_B of its sequence [T], and its position [T]."""
-    new_B = stop_B - start_B
-    first_B = np.cumsum(new_B) - new_B
-    position_T = np.arange(int(new_B.sum()), dtype=np.int64) + np.repeat(start_B - first_B, new_B)
-    return np.repeat(of_B, new_B), position_T

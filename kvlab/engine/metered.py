@@ -16,11 +16,18 @@ class Metered:
     def __init__(self, strategy: Strategy) -> None:
         self.strategy, self.ns, self.clock = strategy, 0, perf_counter_ns
         self.tells = type(strategy).wrote is not Strategy.wrote
+        self.finds = type(strategy).lookup is not Strategy.lookup
         self.looks_ahead = type(strategy).ahead is not Strategy.ahead
 
     def admit(self, arrival: Arrival, new: int, leave: int) -> Grant | None:
         begin = self.clock()
         grant = self.strategy.admit(arrival, new, leave)
+        self.ns += self.clock() - begin
+        return grant
+
+    def fork(self, parent: int, child: Arrival) -> Grant | None:
+        begin = self.clock()
+        grant = self.strategy.fork(parent, child)
         self.ns += self.clock() - begin
         return grant
 
@@ -35,9 +42,37 @@ class Metered:
         self.strategy.wrote(seq, length, ids)
         self.ns += self.clock() - begin
 
+    def lookup(self, arrival: Arrival) -> int:
+        begin = self.clock()
+        hit = self.strategy.lookup(arrival)
+        self.ns += self.clock() - begin
+        return hit
+
+    def truncate(self, seq: int, length: int) -> None:
+        begin = self.clock()
+        self.strategy.truncate(seq, length)
+        self.ns += self.clock() - begin
+
     def release(self, seq: int) -> None:
         begin = self.clock()
         self.strategy.release(seq)
+        self.ns += self.clock() - begin
+
+    def swap_out(self, seq: int, length: int) -> bool:
+        begin = self.clock()
+        done = self.strategy.swap_out(seq, length)
+        self.ns += self.clock() - begin
+        return done
+
+    def swap_in(self, arrival: Arrival) -> Grant | None:
+        begin = self.clock()
+        grant = self.strategy.swap_in(arrival)
+        self.ns += self.clock() - begin
+        return grant
+
+    def forget(self, seq: int) -> None:
+        begin = self.clock()
+        self.strategy.forget(seq)
         self.ns += self.clock() - begin
 
     def usage(self) -> Usage:

@@ -15,7 +15,7 @@ from kvlab.engine.engine import Engine
 from kvlab.engine.executor import RealExecutor
 from kvlab.engine.kernels import build_kernels
 from kvlab.engine.lanes import Lanes
-from kvlab.engine.scheduler import Scheduler
+from kvlab.engine.scheduler import Scheduler, Settings
 from kvlab.memory.build import build_store
 from kvlab.memory.store import Store
 from kvlab.model.llama import Llama
@@ -57,6 +57,8 @@ def real_engine(
             admission=build_axis(config, "admission"),
             victim=build_axis(config, "victim"),
             forecast=build_axis(config, "forecast"),
+            preemption=build_axis(config, "preemption"),
+            settings=Settings.of(config["engine"]),
             eos=eos,
         )
         executor = _executor(config, model, store, strategy, lanes, platform)

@@ -1,38 +1,48 @@
-"""Who runs this step: first come first served, growth before admission, preemption by recomputation.
+"""Who runs this step: first come first served, growth before admission, and who gives way.
 
-Asks the strategy, owns no memory. One plan a step; `done` takes the tokens that the launch brought.
+Asks the strategy, owns no memory. One plan a step; `done` takes the tokens that the launch brought. What requests of
+several sequences need beside that is in kvlab.engine.siblings.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvlab.engine.axes import Admission, Forecast, Victim
-from kvlab.engine.lanes import Lanes, Launch, Sequence
+from kvlab.engine.axes import Admission, Forecast, Preemption, Recompute, Running, Victim, unit_bytes
+from kvlab.engine.lanes import Lanes
+from kvlab.engine.launch import Launch
 from kvlab.engine.metered import Metered
+from kvlab.engine.sequence import Sequence, shared_tokens
+from kvlab.engine.siblings import Siblings
+from kvlab.engine.tally import Tally
 from kvlab.request import Request
 from kvlab.strategy import Arrival, Copy, Grant, Move, Strategy
 
-# Token ids of sequences at positions: (request ids [N], positions [N]) to [N].
+# Token ids of sequences at positions: (sequences [N], positions [N]) to [N].
 Tokens = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int32]]
 
 
-@dataclass(slots=True)
-class Tally:
-    """What the scheduler did, for the record."""
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of the node `engine`."""
 
-    preemptions: int = 0
-    recomputed_tokens: int = 0
-    hit_tokens: int = 0
-    input_tokens: int = 0  # of first admissions
-    admissions: int = 0
-    num_ended: int = 0
-    ended: list[Sequence] = field(default_factory=list)  # finished, refused, failed; empty where they go elsewhere
+    token_budget: int | None = None  # tokens of one launch, over all sequences; None: without bound
+    max_preemptions: int = 20  # of one sequence; then its request fails
+    wait_for_prefix: bool = True  # an arrival waits while somebody is computing more of its prefix than it would find
+    fork: bool = True  # samples of one request, and beams, share what they have in common
+    length_penalty: float = 1.0  # of beam search
+
+    @staticmethod
+    def of(engine: dict[str, Any]) -> Settings:
+        """Of the node `engine`, which has checked values."""
+        names = [field.name for field in fields(Settings)]
+        return Settings(**{name: engine[name] for name in names if name in engine})
 
 
 class Scheduler:
@@ -46,11 +56,14 @@ class Scheduler:
         admission: Admission,
         victim: Victim,
         forecast: Forecast,
+        preemption: Preemption | None = None,
         eos: tuple[int, ...] = (),
+        settings: Settings | None = None,
         on_end: Callable[[Sequence], None] | None = None,
     ) -> None:
         self.strategy, self.lanes, self.eos = strategy, lanes, np.asarray(eos, np.int32)
         self.admission, self.victim, self.forecast = admission, victim, forecast
+        self.preemption, self.settings = preemption or Recompute(), settings or Settings()
         self.metered, self.tally = Metered(strategy), Tally()
         self.on_end = on_end or self.tally.ended.append
         self.waiting: deque[Sequence] = deque()
@@ -59,10 +72,16 @@ class Scheduler:
         self.arrivals: dict[int, Arrival] = {}  # of those that wait: one object for as long
         self.refused_at = -1  # `changes` when the head of the queue was refused last
         self.changes = 0  # releases, copies, what caches were told: nothing else can turn a refusal into a grant
+        self.unit = unit_bytes(strategy)
+        self.learn = getattr(forecast, "learn", None)  # hooks that an axis may lack
+        self.stepped, self.retracted, self.told_finished = (
+            getattr(admission, name, None) for name in ("stepped", "retracted", "finished")
+        )
+        self.siblings = Siblings(self)
 
     @property
     def queued(self) -> int:
-        """Requests that have come and do not run."""
+        """Sequences and requests that have come and do not run."""
         return len(self.waiting) + self.backlog
 
     @property
@@ -73,40 +92,65 @@ class Scheduler:
 
     def enqueue(self, request: Request) -> None:
         """A request has arrived: it waits, or is refused if it could never fit."""
-        sequence = Sequence(request, request.prompt_len)
+        if reason := self._never(request):
+            self.end(Sequence(request, request.prompt_len), "refused", reason)
+        elif request.n > 1 or request.beams:
+            for sequence in self.siblings.open(request):
+                self._queue(sequence)
+        else:
+            self._queue(Sequence(request, request.prompt_len))
+
+    def _never(self, request: Request) -> str:
+        """Why it could never run; empty where it may."""
         if request.limit > self.strategy.longest:
-            self._end(
-                sequence,
-                "refused",
-                f"may grow to {request.limit:,} tokens, longest here is {self.strategy.longest:,}",
-            )
-            return
-        self.waiting.append(sequence)
+            return f"may grow to {request.limit:,} tokens, longest here is {self.strategy.longest:,}"
+        most = self.strategy.memory.max_seqs
+        if max(request.n, request.beams) > most:
+            return f"has {max(request.n, request.beams):,} sequences, engine.max_seqs allows {most:,}"
+        return ""
+
+    def _queue(self, sequence: Sequence) -> None:
+        """Behind all of its priority or a higher one."""
+        priority, place = sequence.request.priority, len(self.waiting)
+        while place and self.waiting[place - 1].request.priority < priority:
+            place -= 1
+        self.waiting.insert(place, sequence)
 
     # --- one step
 
     def plan(self) -> Launch | None:
         """Room for what this step computes; None when nobody runs. The moves are in `take_moves`."""
         preemptions = self.tally.preemptions
+        self.siblings.fork()
         self._grow()
         if preemptions == self.tally.preemptions:
             self._admit()
-        self._drain()
-        return self.lanes.launch(self.strategy.memory.chunk, self.metered.ahead()) if len(self.lanes) else None
+        self.drain()
+        while len(self.lanes):
+            launch = self.siblings.complete(self.lanes.launch(self._shares()))
+            if len(launch.lane_B):
+                launch.beside.extend(self.metered.ahead())
+                return launch
+            self._unstick()
+            self.drain()
+        return None
 
     def take_moves(self) -> list[Move]:
         moves, self.moves = self.moves, []
         return moves
 
-    def done(self, launch: Launch, token_N: NDArray[np.int32], now: float) -> None:
-        """The launch is over: `token_N` are the sampled tokens, one for each that samples; `now` in seconds."""
-        lanes, lane_N = self.lanes, launch.lane_B[launch.samples_B]
+    def done(self, launch: Launch, token_M: NDArray[np.int32], now: float) -> None:
+        """The launch is over: `token_M` are the sampled tokens, one for each sampled row; `now` in seconds."""
+        lanes = self.lanes
         lanes.stored[launch.lane_B] = launch.stop_B
+        self._tell_prefills(launch)
+        if self.stepped is not None and launch.samples_B.any():
+            self._step()
+        lane_N, token_N = self.siblings.sort_out(launch, token_M, now)
         known_N = lanes.known[lane_N]
         if lanes.ids is not None:
             lanes.ids[lane_N, known_N] = token_N
         lanes.known[lane_N] = known_N + 1
-        self._tell_prefills(launch)
         for lane in lane_N[known_N == lanes.prompt[lane_N]].tolist():
             lanes.at(lane).first_token_s = now
         over_N = lanes.known[lane_N] >= lanes.end[lane_N]
@@ -126,13 +170,15 @@ class Scheduler:
         known_B = lanes.known[lane_B]
         if len(self.eos) or (launch.start_B < known_B - 1).any() or (known_B <= lanes.prompt[lane_B]).any():
             return 0  # prompts, or recomputation
+        if len(lane_B) < len(lanes) or launch.choices is not None:
+            return 0  # somebody stands still, or a search chooses
         unfinished = int((lanes.end[lane_B] - known_B).min()) - 1
-        if self._may_admit():
+        if self._may_admit() or (self.waiting and self.stepped is not None):
             return min(unfinished, 1)
         return min(unfinished, int((lanes.room[lane_B] - known_B).min()) + 1)
 
     def advance(self, steps: int, tokens: Tokens) -> None:
-        """So many quiet launches are over; tokens(request ids [N], positions [N]) are those that they sampled."""
+        """So many quiet launches are over; tokens(sequences [N], positions [N]) are those that they sampled."""
         lanes, order = self.lanes, self.lanes.order
         if lanes.ids is not None:
             position_BK = lanes.known[order, None] + np.arange(steps)
@@ -141,116 +187,260 @@ class Scheduler:
             lanes.ids[order[:, None], position_BK] = token_N.reshape(position_BK.shape)
         lanes.stored[order] += steps
         lanes.known[order] += steps
+        for _ in range(steps if self.stepped is not None else 0):
+            self._step()
+
+    def _step(self) -> None:
+        """An admission that counts steps may now think differently of who waits."""
+        assert self.stepped is not None
+        self.stepped()
+        self.changes += 1
 
     def _may_admit(self) -> bool:
         return bool(self.waiting and self.lanes.spare and self.refused_at != self.changes)
 
-    # --- growth and preemption
+    def _shares(self) -> NDArray[np.int64]:
+        return self.lanes.shares(self.strategy.memory.chunk, self.settings.token_budget)
+
+    # --- growth, and who gives way
 
     def _grow(self) -> None:
         lanes = self.lanes
-        order = lanes.order
-        upto = np.minimum(lanes.known[order], lanes.stored[order] + self.strategy.memory.chunk)
-        asks = upto > lanes.room[order]
+        order, share = lanes.order, self._shares()
+        upto = lanes.stored[order] + share
+        asks = (upto > lanes.room[order]) | (lanes.asks[order] & (share > 0))
         lane_A, upto_A = order[asks], upto[asks]
         for lane in lane_A.tolist() if self.metered.tells else ():
-            self._tell(lane)
+            self.tell(lane)
         while len(lane_A):
             room_G = self._extend(lane_A, upto_A)
-            lanes.room[lane_A[: len(room_G)]] = room_G
+            granted = lane_A[: len(room_G)]
+            lanes.room[granted], lanes.asks[granted] = room_G, False
             lane_A, upto_A = lane_A[len(room_G) :], upto_A[len(room_G) :]
-            if len(lane_A):
-                self._make_room(int(lane_A[0]), int(upto_A[0]))
-                runs_A = [lanes.sequence[lane] is not None for lane in lane_A.tolist()]
-                lane_A, upto_A = lane_A[runs_A], upto_A[runs_A]
+            if len(lane_A) and not self._make_room(int(lane_A[0]), int(upto_A[0])):
+                lane_A, upto_A = lane_A[1:], upto_A[1:]
+            runs_A = [lanes.sequence[lane] is not None for lane in lane_A.tolist()]
+            lane_A, upto_A = lane_A[runs_A], upto_A[runs_A]
 
     def _extend(self, lane_A: NDArray[np.int64], upto_A: NDArray[np.int64]) -> list[int]:
         """Rooms of those, from the first on, that were not refused."""
         lanes = self.lanes
         return self.metered.extend_all(lanes.id[lane_A].tolist(), lanes.stored[lane_A].tolist(), upto_A.tolist())
 
-    def _make_room(self, lane: int, upto: int) -> None:
-        """After `lane` was refused: take the moves over, else preempt somebody, else let it fail."""
-        if self._drain():  # what an undrained move still reads is held until then
-            return
-        if len(self.lanes) > 1:
-            self._preempt(self._lane_of(self.victim.choose(self.lanes.running(), self.lanes.at(lane).id)))
-            return
-        reason = f"alone, it could not grow from {self.lanes.stored[lane]:,} to {upto:,} tokens"
-        self._end(self._take_off(lane), "failed", reason)
+    def _make_room(self, lane: int, upto: int) -> bool:
+        """After `lane` was refused: whether to ask once more. If not, it has failed or stands still for this step."""
+        if self.drain():  # what an undrained move still reads is held until then
+            return True
+        asker = self.lanes.at(lane)
+        if self.siblings.alone(asker):
+            self.fail(asker, f"alone, it could not grow from {self.lanes.stored[lane]:,} to {upto:,} tokens")
+            return False
+        victim = self.victim.choose(self.running(), asker.id)
+        if victim is not None and self._give_way(self.lanes.lane[victim]):
+            return True
+        self.lanes.asks[lane] = True
+        self.tally.idle += 1
+        return False
 
-    def _preempt(self, lane: int) -> None:
-        sequence = self._take_off(lane)
+    def _give_way(self, lane: int) -> bool:
+        """Take a sequence off for others' sake, with those that cannot go on without it; False: it stays."""
+        sequence = self.lanes.at(lane)
+        how = self.preemption.how(sequence.id, int(self.lanes.stored[lane]), self._hit_on_return(lane))
+        if how == "none":
+            return False
+        if sequence.preemptions >= self.settings.max_preemptions:
+            most = f"engine.max_preemptions={self.settings.max_preemptions}"
+            self.fail(sequence, f"would be preempted once more than {most} allows")
+            return True
+        for one in self.siblings.together(sequence):  # the newest goes first, so the oldest ends up in front
+            self._preempt(one, swap=how == "swap")
+        return True
+
+    def _preempt(self, sequence: Sequence, swap: bool) -> None:
+        self.take_off(sequence.lane, swap)
         sequence.preemptions += 1
         self.tally.preemptions += 1
-        self.waiting.appendleft(sequence)  # the newest goes first, so the oldest ends up in front
+        self.waiting.appendleft(sequence)
+        if self.retracted is not None:
+            self.retracted()
+
+    def _hit_on_return(self, lane: int) -> int:
+        """Tokens that a cache would give back."""
+        if not self.metered.finds or self.lanes.ids is None:
+            return 0
+        self.tell(lane)
+        sequence, ids = self.lanes.at(lane), self.lanes.tokens(lane).copy()
+        request = sequence.request
+        arrival = Arrival(
+            sequence.id, len(ids), request.prompt_len, request.limit, request.limit, ids, request.space,
+            request.priority,
+        )  # fmt: skip
+        return self.metered.lookup(arrival)
+
+    def _unstick(self) -> None:
+        """Sequences run and none of them can go on: the newest gives way, or fails."""
+        lane = self.lanes.newest()
+        sequence = self.lanes.at(lane)
+        if self.siblings.alone(sequence) or not self._give_way(lane):
+            self.fail(sequence, f"at {self.lanes.stored[lane]:,} tokens it could not go on, and nobody gives way")
 
     # --- admission
 
     def _admit(self) -> None:
-        while self._may_admit():
+        left = list[Sequence]()
+        while self._may_admit() and len(left) < len(self.lanes.spare) and self._within_budget():
             sequence = self.waiting[0]
+            if self.siblings.elder(sequence) is not None:
+                break  # it forks, which is done before anybody grows
+            if self._waits_for_prefix(sequence):
+                left.append(self.waiting.popleft())
+                continue
             grant = self._ask(sequence)
-            if grant is None and self._drain():  # what an undrained move still reads was held until now
+            if grant is None and self.drain():  # what an undrained move still reads was held until now
                 grant = self._ask(sequence)
             if grant is not None:
-                self._start(self.waiting.popleft(), grant)
+                self.start(self.waiting.popleft(), grant)
             elif len(self.lanes):
                 self.refused_at = self.changes
             else:
-                reason = f"alone, there was no room for {sequence.known:,} tokens and one more"
-                self._end(self.waiting.popleft(), "failed", reason)
+                self._alone_refused(sequence)
+        self.waiting.extendleft(reversed(left))
+
+    def _within_budget(self) -> bool:
+        budget = self.settings.token_budget
+        return budget is None or int(self._shares().sum()) < budget
 
     def _ask(self, sequence: Sequence) -> Grant | None:
+        arrival = self.arrival(sequence)
+        terms = self.admission.terms(arrival, self.running(), self.metered.usage())
+        if terms is None:
+            return None
+        if sequence.swapped:
+            return self.metered.swap_in(arrival)
+        return self.metered.admit(arrival, *terms)
+
+    def _alone_refused(self, sequence: Sequence) -> None:
+        """Nobody runs, and there is no room: what lies on the host is computed again, else the request fails."""
+        if sequence.swapped:
+            self._forget(sequence)
+        else:
+            self.fail(sequence, f"alone, there was no room for {sequence.known:,} tokens and one more")
+
+    def _forget(self, sequence: Sequence) -> None:
+        self.metered.forget(sequence.id)
+        self.arrivals.pop(sequence.id, None)
+        sequence.swapped = 0
+        self.changes += 1
+
+    def _waits_for_prefix(self, sequence: Sequence) -> bool:
+        """Whether somebody still in prefill will have more of its prefix than it would find now."""
+        lanes = self.lanes
+        if not (self.settings.wait_for_prefix and self.metered.finds and lanes.ids is not None) or sequence.swapped:
+            return False
+        order = lanes.order
+        prefill = order[lanes.known[order] - lanes.stored[order] > 1].tolist()
+        if not prefill:
+            return False
+        arrival, unit = self.arrival(sequence), self.strategy.block_size or 1
+        found = None
+        for lane in prefill:
+            if lanes.at(lane).request.space != sequence.request.space:
+                continue
+            assert arrival.ids is not None
+            common = min(shared_tokens(arrival.ids, lanes.tokens(lane)), arrival.length - 1) // unit * unit
+            if common > lanes.stored[lane]:
+                found = self.metered.lookup(arrival) if found is None else found
+                if common > found:
+                    self.tally.waits_for_prefix += 1
+                    return True
+        return False
+
+    def arrival(self, sequence: Sequence) -> Arrival:
+        """What the strategy is asked with: one object as long as the sequence waits."""
         arrival = self.arrivals.get(sequence.id)
         if arrival is None:
-            arrival = self.arrivals[sequence.id] = self._arrival(sequence)
-        terms = self.admission.terms(arrival, len(self.lanes), self.metered.usage())
-        return None if terms is None else self.metered.admit(arrival, *terms)
+            arrival = self.arrivals[sequence.id] = self._arrival(sequence, sequence.swapped or sequence.known)
+        return arrival
 
-    def _arrival(self, sequence: Sequence) -> Arrival:
+    def _arrival(self, sequence: Sequence, length: int) -> Arrival:
         request, ids = sequence.request, None
         if request.prompt is not None:
-            ids = np.concatenate((request.prompt, sequence.output))
-            ids.flags.writeable = False
+            ids = sequence.tokens()[:length]
         expected = self.forecast.expect(request)
-        return Arrival(sequence.id, sequence.known, request.prompt_len, request.limit, expected, ids)
+        return Arrival(
+            sequence.id, length, request.prompt_len, request.limit, expected, ids, request.space, request.priority
+        )
 
-    def _start(self, sequence: Sequence, grant: Grant) -> None:
-        del self.arrivals[sequence.id]
-        self.lanes.add(sequence, self.strategy.table.row[sequence.id], grant.hit, grant.room)
+    def start(self, sequence: Sequence, grant: Grant) -> int:
+        """It has been granted room and runs from this step on; its lane."""
+        arrival = self.arrivals.pop(sequence.id)
+        row = self.strategy.table.row[sequence.id]
+        lane = self.lanes.add(sequence, row, grant.hit, grant.room, arrival.expected)
+        self.lanes.asks[lane] = bool(sequence.swapped)
         self.tally.admissions += 1
-        sequence.found = grant.hit
-        if not sequence.preemptions:
+        sequence.found, sequence.swapped = grant.hit, 0
+        if not sequence.preemptions and sequence.known == sequence.request.prompt_len:
             self.tally.input_tokens += sequence.known
             self.tally.hit_tokens += grant.hit
+        self.siblings.started(sequence, lane)
+        return lane
 
     # --- departures
 
     def _finish(self, lane: int, now: float) -> None:
-        sequence = self._take_off(lane)
+        sequence = self.take_off(lane)
         sequence.finish_s = now
-        self._end(sequence, "finished", "")
+        self.end(sequence, "finished", "")
 
-    def _end(self, sequence: Sequence, outcome: str, reason: str) -> None:
+    def _teach(self, sequence: Sequence) -> None:
+        """What the axes learn from one that has finished."""
+        request, output = sequence.request, sequence.known - sequence.request.prompt_len
+        if self.learn is not None:
+            self.learn(request, output)
+        if self.told_finished is not None:
+            self.told_finished(output, request.limit - request.prompt_len)
+
+    def fail(self, sequence: Sequence, reason: str) -> None:
+        """The request fails, with every sequence that it has."""
+        family = sequence.family
+        for one in [sequence] if family is None else list(family.live.values()):
+            if one.lane >= 0:
+                self.take_off(one.lane)
+            else:
+                self.waiting.remove(one)
+            if one.swapped:
+                self._forget(one)
+            self.end(one, "failed", reason)
+
+    def end(self, sequence: Sequence, outcome: str, reason: str) -> None:
         self.arrivals.pop(sequence.id, None)
         sequence.outcome, sequence.reason = outcome, reason
-        self.tally.num_ended += 1
+        if outcome == "finished" and (self.learn or self.told_finished):
+            self._teach(sequence)
+        family = sequence.family
+        self.tally.num_ended += family is None or self.siblings.ended(family, sequence)
         self.on_end(sequence)
 
-    def _take_off(self, lane: int) -> Sequence:
-        self._tell(lane)
+    def take_off(self, lane: int, swap: bool = False) -> Sequence:
+        """Off the device; to the host where `swap` asks for it and the host has room."""
+        self.tell(lane)
         stored = int(self.lanes.stored[lane])
+        out = swap and stored > 0 and self.metered.swap_out(int(self.lanes.id[lane]), stored)
         sequence = self.lanes.remove(lane)
+        if out:
+            sequence.swapped = stored
+            self.tally.swapped_out_tokens += stored
+        else:
+            self.tally.swaps_refused += swap
+            self.metered.release(sequence.id)
         self.tally.recomputed_tokens += max(0, min(stored, sequence.reached) - sequence.found)
         sequence.reached = max(stored, sequence.reached)
-        self.metered.release(sequence.id)
         self.changes += 1
         return sequence
 
-    # --- what the strategy is told
+    # --- what the strategy is told, and what it says
 
-    def _tell(self, lane: int) -> None:
+    def tell(self, lane: int) -> None:
         if self.metered.tells:
             stored = int(self.lanes.stored[lane])
             ids = None if self.lanes.ids is None else self.lanes.ids[lane, :stored]
@@ -263,15 +453,20 @@ class Scheduler:
         if self.metered.tells:
             prefills_B = (launch.stop_B - launch.start_B > 1) | (launch.start_B < self.lanes.prompt[launch.lane_B])
             for lane in launch.lane_B[prefills_B].tolist():
-                self._tell(lane)
+                self.tell(lane)
 
-    def _drain(self) -> bool:
+    def drain(self) -> bool:
         """Take the strategy's moves over; whether there were any."""
         moves = self.metered.drain()
         self.moves += moves
         self.changes += any(isinstance(move, Copy) for move in moves)
         return bool(moves)
 
-    def _lane_of(self, seq: int) -> int:
-        order = self.lanes.order
-        return int(order[self.lanes.id[order] == seq][0])
+    def running(self) -> Running:
+        """Those on the device, in columns."""
+        lanes, order = self.lanes, self.lanes.order
+        return Running(
+            lanes.id[order], lanes.stored[order], lanes.known[order], lanes.prompt[order], lanes.limit[order],
+            lanes.expected[order], lanes.room[order], lanes.priority[order],
+            self.strategy.memory.token_bytes, self.unit,
+        )  # fmt: skip

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from kvlab.engine.arrivals import Came
 from kvlab.engine.engine import Engine
-from kvlab.engine.lanes import Lanes, Launch
+from kvlab.engine.lanes import Lanes
+from kvlab.engine.launch import Launch
 from kvlab.engine.scheduler import Scheduler, Tokens
 from kvlab.record.recorder import Recorder
 from kvlab.request import Request
@@ -55,12 +56,30 @@ def hashed(vocab: int) -> Tokens:
     """Token ids that nobody else has at that place, as good as: a mix of request and position."""
 
     def tokens(id_N: NDArray[np.int64], position_N: NDArray[np.int64]) -> NDArray[np.int32]:
-        mixed = (id_N.astype(np.uint64) << np.uint64(32)) + position_N.astype(np.uint64)
-        for shift, factor in ((33, 0xFF51AFD7ED558CCD), (29, 0xC4CEB9FE1A85EC53), (32, 1)):
-            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-        return (mixed % np.uint64(vocab)).astype(np.int32)
+        return (mixed(id_N, position_N) % np.uint64(vocab)).astype(np.int32)
 
     return tokens
+
+
+def mixed(id_N: NDArray[np.int64], position_N: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """64 bits that look drawn by chance."""
+    mixed_N = (id_N.astype(np.uint64) << np.uint64(32)) + position_N.astype(np.uint64)
+    for shift, factor in ((33, 0xFF51AFD7ED558CCD), (29, 0xC4CEB9FE1A85EC53), (32, 1)):
+        mixed_N = (mixed_N ^ (mixed_N >> np.uint64(shift))) * np.uint64(factor)
+    return mixed_N
+
+
+def candidates(id_R: NDArray[np.int64], position_R: NDArray[np.int64], count: int) -> tuple[
+    NDArray[np.int64], NDArray[np.float64]
+]:  # fmt: skip
+    """What might follow beams, by chance: (tokens [R, count], log-probabilities [R, count], the largest first).
+
+    A log-probability is that of an even draw from 0 to 1; no model's.
+    """
+    place_RC = position_R[:, None] * count + np.arange(count)
+    mixed_RC = mixed(np.broadcast_to(id_R[:, None], place_RC.shape), place_RC)
+    logprob_RC = np.log(((mixed_RC >> np.uint64(11)) + 0.5) / 2.0**53)
+    return np.broadcast_to(np.arange(count), place_RC.shape), -np.sort(-logprob_RC, axis=1)
 
 
 class SimulatedExecutor:
@@ -70,12 +89,14 @@ class SimulatedExecutor:
         self.cost, self.lanes, self.clock, self.tokens = cost, lanes, clock, tokens
 
     def run(self, moves: list[Move], launch: Launch) -> NDArray[np.int32]:
-        samples = int(launch.samples_B.sum())
-        launch_s = self.cost.launch(launch.stop_B - launch.start_B, launch.stop_B, samples)
+        of_M = launch.sampled()
+        launch_s = self.cost.launch(launch.stop_B - launch.start_B, launch.stop_B, len(of_M))
         self.clock.seconds += launch_s + self._moved(moves, launch, launch_s)
-        if launch.ids_T is None:
-            return np.zeros(samples, np.int32)
-        return self.tokens(self.lanes.id[launch.lane_B[launch.samples_B]], launch.stop_B[launch.samples_B])
+        id_M = self.lanes.id[launch.lane_B[of_M]] if launch.also is None else launch.also.id_M
+        if launch.choices is not None:
+            row_R = launch.choices.row_R
+            launch.choices.take(*candidates(id_M[row_R], launch.positions()[row_R], launch.choices.count))
+        return np.zeros(len(of_M), np.int32) if launch.ids_T is None else self.tokens(id_M, launch.positions())
 
     def decode(self, moves: list[Move], launch: Launch, steps: int) -> NDArray[np.float64]:
         """The moments at which that launch and those like it behind it begin [steps], and the last one's end.

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kvlab.engine.launch import packed
 from kvlab.strategy import Memory, Usage
 
 
@@ -38,10 +39,13 @@ def split(
     stored_B: NDArray[np.int64],
     room_B: NDArray[np.int64],
     final_B: NDArray[np.int64],
+    distinct: int | None = None,
 ) -> Split:
     """The split of memory.bytes with these sequences live; counts in tokens, final_B what each will have used.
 
-    Where a final length is not known (-1), all its unused room counts as reservation.
+    Where a final length is not known (-1), all its unused room counts as reservation. distinct: tokens stored, those
+    in one slot counted once; it must be given where slots that nobody has written are shared (a fork that has not
+    asked for room of its own yet), None: whatever is shared is written.
     """
     final_B = np.where(final_B < 0, room_B, final_B)
     stored, room = int(stored_B.sum()), int(room_B.sum())
@@ -49,10 +53,26 @@ def split(
     internal = room - stored - reservation
     shared = room * memory.token_bytes - (usage.held - usage.rounded)
     token_state = stored * memory.token_bytes - shared
+    if distinct is not None:
+        token_state, unwritten = distinct * memory.token_bytes, room - distinct - shared // memory.token_bytes
+        internal = min(internal, unwritten)
+        reservation = unwritten - internal
     external = memory.bytes - usage.held - usage.cached + usage.rounded
     parts = Split(token_state, reservation * memory.token_bytes, internal * memory.token_bytes, usage.cached, external)
     _check(memory, usage, parts, shared)
     return parts
+
+
+def distinct_tokens(
+    table_RP: NDArray[np.int32], row_B: NDArray[np.int64], stored_B: NDArray[np.int64], block_size: int
+) -> int:
+    """Slots that are written: of a block in several tables, as many as the longest of their sequences has."""
+    of_N, index_N = packed(np.arange(len(row_B)), np.zeros_like(stored_B), -(-stored_B // block_size))
+    written_N = np.minimum(stored_B[of_N] - index_N * block_size, block_size)
+    _, place_N = np.unique(table_RP[row_B[of_N], index_N], return_inverse=True)
+    most = np.zeros(int(place_N.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(most, place_N, written_N)
+    return int(most.sum())
 
 
 def _check(memory: Memory, usage: Usage, parts: Split, shared: int) -> None:

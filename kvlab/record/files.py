@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kvlab.engine.lanes import Sequence
+from kvlab.engine.sequence import Sequence
 from kvlab.record.step import Step
 
 REQUEST_COLUMNS = (

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from kvlab import sketch
-from kvlab.engine.lanes import Sequence
-from kvlab.engine.scheduler import Tally
+from kvlab.engine.sequence import Sequence
+from kvlab.engine.tally import Tally
 from kvlab.record.series import Block, Series
 from kvlab.sketch import Sketch
 

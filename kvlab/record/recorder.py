@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kvlab.engine.lanes import Launch
-from kvlab.record.accounting import Identity, split
+from kvlab.engine.lanes import Lanes
+from kvlab.engine.launch import Launch
+from kvlab.record.accounting import Identity, distinct_tokens, split
 from kvlab.record.disjoint import Disjoint
 from kvlab.record.series import Block, Everything, Series
 from kvlab.record.step import Step
@@ -97,16 +98,35 @@ class Recorder:
     ) -> Step:
         usage, memory, lanes = self.strategy.usage(), self.strategy.memory, scheduler.lanes
         self.identity.check(usage)
-        lane_B = np.empty(0, np.int64) if launch is None else launch.lane_B
-        stored_B = np.empty(0, np.int64) if launch is None else launch.stop_B
+        lane_B, stored_B = self._stored(lanes, launch)
         self.disjoint.check(usage, lanes, lane_B, scheduler.tally.admissions)
-        parts = split(memory, usage, stored_B, lanes.room[lane_B], lanes.final[lane_B])
+        room_B, distinct = lanes.room[lane_B], self._distinct(lanes, lane_B, stored_B)
+        parts = split(memory, usage, stored_B, room_B, lanes.final[lane_B], distinct)
+        shared = int(room_B.sum()) * memory.token_bytes - (usage.held - usage.rounded)
         backed = memory.bytes if usage.backed is None else usage.backed
         committed = backed if self.committed is None else self.committed()
         return Step(
             now, now - self.last_s, running, scheduler.queued, prefill, decode, *parts, usage.held, backed,
-            committed, scheduler.tally.preemptions, scheduler.tally.admissions,
+            committed, scheduler.tally.preemptions, scheduler.tally.admissions, shared,
         )  # fmt: skip
+
+    @staticmethod
+    def _stored(lanes: Lanes, launch: Launch | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(lanes on the device [B], tokens that each has stored once the launch is over [B])."""
+        if launch is not None and len(launch.lane_B) == len(lanes):
+            return launch.lane_B, launch.stop_B
+        lane_B = lanes.order
+        stored_B = lanes.stored[lane_B]
+        if launch is not None:
+            stored_B[np.isin(lane_B, launch.lane_B)] = launch.stop_B  # both in order of admission
+        return lane_B, stored_B
+
+    def _distinct(self, lanes: Lanes, lane_B: NDArray[np.int64], stored_B: NDArray[np.int64]) -> int | None:
+        """Where a fork has not asked for room of its own yet: slots that are written."""
+        block_size = self.strategy.block_size
+        if block_size is None or not lanes.asks[lane_B].any():
+            return None
+        return distinct_tokens(self.strategy.table.data, lanes.row[lane_B], stored_B, block_size)
 
     def _take(self, block: Block) -> None:
         self.totals.add(block)

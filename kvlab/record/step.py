@@ -27,6 +27,7 @@ class Step(NamedTuple):
     os_committed: int
     preemptions: int  # so far
     admissions: int  # so far
+    shared: int = 0  # what sharing saves: the rooms of all sequences together, beyond what is held for them
 
 
 COUNTS = tuple(map(Step._fields.index, ("time_s", "preemptions", "admissions")))  # the later one's stands for both

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvlab.engine.lanes import Sequence
-from kvlab.engine.scheduler import Tally
+from kvlab.engine.sequence import Sequence
+from kvlab.engine.tally import Tally
 
 
 def latency_metrics(finished: list[Sequence]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from kvlab.record.series import Block
 from kvlab.record.step import Step
 
 WASTE = ("reservation", "internal", "external", "cached")
-WEIGHTED = (*WASTE, "token_state", "held")
+WEIGHTED = (*WASTE, "token_state", "held", "shared")
 _AT = {name: index for index, name in enumerate(Step._fields)}
 
 
@@ -82,6 +82,7 @@ def shares(window: Window, pool_bytes: int) -> dict[str, Any]:
         "utilization": mean["token_state"] / pool_bytes,
         "allocated_utilization": mean["token_state"] / mean["held"] if mean["held"] else 0.0,
         "pool_usage": mean["held"] / pool_bytes,
+        "sharing_saving": mean["shared"] / (mean["held"] + mean["shared"]) if mean["held"] else 0.0,
         "waste": {name: mean[name] / pool_bytes for name in WASTE},
         "mean_batch_size": window.decode_running / window.decode_steps if window.decode_steps else None,
         "max_batch_size": window.most_running,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from dataclasses import fields
 from math import gcd
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,8 +18,10 @@ import pytest
 from kvlab.engine.axes import Limit, Newest, PromptPlusOne
 from kvlab.engine.clock import StepClock
 from kvlab.engine.engine import Engine
-from kvlab.engine.lanes import Lanes, Launch
-from kvlab.engine.scheduler import Scheduler
+from kvlab.engine.lanes import Lanes
+from kvlab.engine.launch import Launch
+from kvlab.engine.scheduler import Scheduler, Settings
+from kvlab.engine.sequence import BRANCH_BITS
 from kvlab.eviction import LFU
 from kvlab.record.recorder import Recorder
 from kvlab.request import Request
@@ -61,7 +65,6 @@ class ShadowMemory:
             match move:
                 case Map(virtual, physical, _):
                     assert virtual not in self.mapping
-                    assert physical not in self.mapping.values()
                     assert 0 <= physical < self.memory.bytes // self.memory.page_group_bytes
                     self.mapping[virtual] = physical
                     self.ever.add(physical)
@@ -93,26 +96,55 @@ class ShadowExecutor:
     def run(self, moves: list, launch: Launch) -> np.ndarray:
         self.computed += int((launch.stop_B - launch.start_B).sum())
         self.memory.apply(moves)
-        tokens, owners = [], Counter()
-        for lane, stop in zip(launch.lane_B.tolist(), launch.stop_B.tolist(), strict=True):
-            owners.update(self.strategy.slots(int(self.lanes.id[lane]), 0, 0, stop).tolist())
+        ends, owners = [], Counter()
+        stops = dict(zip(launch.lane_B.tolist(), launch.stop_B.tolist(), strict=True))
+        for lane in self.lanes.order.tolist():
+            live = self.strategy.slots(int(self.lanes.id[lane]), 0, 0, stops.get(lane, int(self.lanes.stored[lane])))
+            owners.update(place for slot in live.tolist() for place in self.memory.places(slot))
         for b, lane in enumerate(launch.lane_B.tolist()):
             seq, start, stop = int(self.lanes.id[lane]), int(launch.start_B[b]), int(launch.stop_B[b])
             assert stop <= self.lanes.room[lane]
             links = chain(self.lanes.ids[lane, :stop])
             slots = self.strategy.slots(seq, 0, 0, stop).tolist()
             assert len(set(slots)) == len(slots)
-            assert all(owners[slot] == 1 for slot in slots[start:]), "two sequences write a slot, or one reads it"
+            written = [place for slot in slots[start:] for place in self.memory.places(slot)]
+            assert all(owners[place] == 1 for place in written), "two sequences write a slot, or one reads it"
             for position in range(start, stop):
                 self.memory.write(slots[position], links[position])
             assert [self.memory.read(slot) for slot in slots] == links
-            if launch.samples_B[b]:
-                tokens.append(int(links[-1][:8], 16) % VOCAB)
+            ends.append(links)
         self.memory.apply(launch.beside)
         if self.strategy.virtual:
             usage = self.strategy.usage()
-            assert usage.backed == len(self.memory.mapping) * self.strategy.memory.page_group_bytes
+            assert usage.backed == len(set(self.memory.mapping.values())) * self.strategy.memory.page_group_bytes
+        return self.sample(launch, ends)
+
+    def sample(self, launch: Launch, ends: list[list[str]]) -> np.ndarray:
+        """A token from the prefix and the sampling stream; beams get candidates from the prefix alone."""
+        sampled, ids, tokens = launch.sampled(), self.lanes.id[launch.lane_B[launch.sampled()]], []
+        streams = (ids if launch.also is None else launch.also.id_M) >> BRANCH_BITS
+        for b, stream, position in zip(sampled.tolist(), streams.tolist(), launch.positions().tolist(), strict=True):
+            tokens.append((int(ends[b][position - 1][:8], 16) + stream) % VOCAB)
+        if launch.choices is not None:
+            links = [ends[sampled[row]][launch.positions()[row] - 1] for row in launch.choices.row_R.tolist()]
+            launch.choices.take(
+                *map(np.stack, zip(*(likely(link, launch.choices.count) for link in links), strict=True))
+            )
         return np.array(tokens, np.int32)
+
+
+def likely(link: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(tokens, log-probabilities) that follow a prefix, the best first."""
+    rng = np.random.default_rng(int(link[:12], 16))
+    logprobs = np.log(rng.dirichlet(np.full(VOCAB, 0.1)) + 1e-300)
+    order = np.argsort(-logprobs, kind="stable")[:count]
+    return order, logprobs[order]
+
+
+@pytest.fixture
+def shadow():
+    """What follows a prefix: `chain` hashes prefixes, `likely` gives candidates."""
+    return SimpleNamespace(chain=chain, likely=likely)
 
 
 @pytest.fixture
@@ -172,13 +204,17 @@ def make_caching(request):
 def serve():
     """Run requests through an engine over shadow memory; returns the engine, already run.
 
-    watch(scheduler, launch) is called before each launch, watch_moves(scheduler, moves, launch) too.
+    watch(scheduler, launch) is called before each launch, watch_moves(scheduler, moves, launch) too. Options are the
+    scheduler's axes and settings.
     """
 
     def run(strategy: Strategy, requests: list[Request], watch=None, watch_moves=None, **options) -> Engine:
         lanes = Lanes(strategy.memory.max_seqs, strategy.memory.max_len)
         axes = {"admission": PromptPlusOne(), "victim": Newest(), "forecast": Limit()} | options
-        scheduler, executor = Scheduler(strategy, lanes, **axes), ShadowExecutor(strategy, lanes)
+        names = [field.name for field in fields(Settings)]
+        settings = Settings(**{name: axes.pop(name) for name in names if name in axes})
+        scheduler = Scheduler(strategy, lanes, settings=settings, **axes)
+        executor = ShadowExecutor(strategy, lanes)
         carry_out = executor.run
         if watch is not None:
             executor.run = lambda moves, launch: watch(scheduler, launch) or carry_out(moves, launch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvlab.engine.lanes import Sequence
+from kvlab.engine.sequence import Sequence
 from kvlab.engine.scheduler import Tally
 from kvlab.record.outcomes import Outcomes
 from kvlab.record.series import ROWS, Everything, Series, Thinned

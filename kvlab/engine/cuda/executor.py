@@ -22,7 +22,9 @@ from kvlab.engine.cuda.tables import DeviceTables
 from kvlab.engine.cuda.timing import StepTimes
 from kvlab.engine.executor import RealExecutor
 from kvlab.engine.kernels import Kernels
-from kvlab.engine.lanes import Lanes, Launch, packed
+from kvlab.engine.lanes import Lanes
+from kvlab.engine.launch import Launch, packed
+from kvlab.engine.sampling import best
 from kvlab.kernels.gpu.append import append
 from kvlab.kernels.gpu.copy import copy_layers, layers_of
 from kvlab.kernels.gpu.geometry import over_table
@@ -74,7 +76,7 @@ class DeviceExecutor(RealExecutor):
         self.graphs = None if self.graphs_off else self._graphs()
 
     def run(self, moves: list[Move], launch: Launch) -> NDArray[np.int32]:
-        """Sampled tokens [N], one for each sequence of the launch that samples."""
+        """Sampled tokens [M], one for each of the launch's rows."""
         times = self.times
         times.begin("moves")
         self.store.apply(moves)
@@ -133,15 +135,18 @@ class DeviceExecutor(RealExecutor):
         self.times.begin("view")
         view = self._view(launch)
         _, position_T = packed(launch.lane_B, launch.start_B, launch.stop_B)
-        rows_N = (np.cumsum(launch.stop_B - launch.start_B) - 1)[launch.samples_B]
-        sizes = [len(position_T), len(position_T), len(rows_N)]
-        sent = self.platform.send(np.concatenate([launch.ids_T.astype(np.int64), position_T, rows_N]))
+        rows_M = launch.rows()
+        sizes = [len(position_T), len(position_T), len(rows_M)]
+        sent = self.platform.send(np.concatenate([launch.ids_T.astype(np.int64), position_T, rows_M]))
         self.times.begin("model")
-        ids_T, there_T, there_N = torch.split(sent, sizes)
-        logits_NV = self.model(ids_T, there_T, self._attention(self.store, view), there_N)
+        ids_T, there_T, there_M = torch.split(sent, sizes)
+        logits_MV = self.model(ids_T, there_T, self._attention(self.store, view), there_M)
         self.times.begin("sample")
-        self.choices.heat(logits_NV, *self._asked(launch), platform=self.platform)
-        return self.choices.answer(logits_NV)
+        if launch.choices is not None:
+            asked_R = self.platform.send(launch.choices.row_R)
+            launch.choices.take(*best(logits_MV[asked_R], launch.choices.count))
+        self.choices.heat(logits_MV, *self._asked(launch), platform=self.platform)
+        return self.choices.answer(logits_MV)
 
     def _attention(self, store: Store, view: Any) -> Attention:
         return DeviceAttention(store, self.kernels, view, self.scale)
@@ -153,11 +158,6 @@ class DeviceExecutor(RealExecutor):
         table_BP = self.strategy.table.data[launch.row_B, :width]
         return over_table(self.tables.table_RP, launch.row_B, table_BP, launch.start_B, launch.stop_B, self.block_size)
 
-    def _asked(self, launch: Launch) -> tuple[NDArray[Any], ...]:
-        """Requests, positions, temperatures and seeds of those that sample, each [N]."""
-        lanes, lane_N = self.lanes, launch.lane_B[launch.samples_B]
-        return lanes.id[lane_N], launch.stop_B[launch.samples_B], lanes.temperature[lane_N], lanes.seed[lane_N]
-
     def _tokens(self, answer_2N: NDArray[np.int64], launch: Launch) -> NDArray[np.int32]:
         return self.choices.tokens(answer_2N, *self._asked(launch)[:3])
 
@@ -166,7 +166,8 @@ class DeviceExecutor(RealExecutor):
     def _recorded(self, launch: Launch) -> bool:
         """Whether a graph can stand for it: one token of each sequence, and nobody's sample has a temperature."""
         alone = self.graphs is not None and self.graphs.take(len(launch.lane_B))
-        single = alone and bool((launch.stop_B - launch.start_B == 1).all())
+        plain = launch.also is None and launch.choices is None
+        single = alone and plain and bool((launch.stop_B - launch.start_B == 1).all())
         return single and not self.lanes.temperature[launch.lane_B].any()
 
     def _replay(self, launch: Launch) -> list[Tensor]:

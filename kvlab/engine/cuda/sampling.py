@@ -17,13 +17,13 @@ NAN, CLOSE = 1, 2  # what a row's second number says
 
 
 class DeviceSampler(Sampler):
-    """The same choices as Sampler's: greedy, or with the noise of each request and position, made on the host."""
+    """The same choices as Sampler's: greedy, or with the noise of each sequence and position, made on the host."""
 
     @torch.inference_mode()
     def heat(
         self,
         logits_NV: Tensor,
-        request_N: NDArray[np.int64],
+        id_N: NDArray[np.int64],
         position_N: NDArray[np.int64],
         temperature_N: NDArray[np.float64],
         seed_N: NDArray[np.int64],
@@ -32,7 +32,7 @@ class DeviceSampler(Sampler):
     ) -> None:
         """Overwrite the rows that have a temperature, so that their greedy choice is the sample."""
         for n in np.flatnonzero(temperature_N > 0).tolist():
-            noise_V = gumbel(int(seed_N[n]), int(request_N[n]), int(position_N[n]), logits_NV.shape[1])
+            noise_V = gumbel(int(seed_N[n]), int(id_N[n]), int(position_N[n]), logits_NV.shape[1])
             hot_V = platform.send(noise_V).to(logits_NV.dtype)
             logits_NV[n] = logits_NV[n] / float(temperature_N[n]) + hot_V
 
@@ -49,15 +49,15 @@ class DeviceSampler(Sampler):
     def tokens(
         self,
         answer_2N: NDArray[np.int64],
-        request_N: NDArray[np.int64],
+        id_N: NDArray[np.int64],
         position_N: NDArray[np.int64],
         temperature_N: NDArray[np.float64],
     ) -> NDArray[np.int32]:
         """Token ids [N] from what came back."""
         token_N, said_N = answer_2N
         nan_N = said_N & NAN != 0
-        assert not nan_N.any(), f"the logits of requests {request_N[nan_N].tolist()} are not numbers"
+        assert not nan_N.any(), f"the logits of sequences {id_N[nan_N].tolist()} are not numbers"
         close_N = (said_N & CLOSE != 0) & (temperature_N == 0)
-        self.ties += zip(request_N[close_N].tolist(), position_N[close_N].tolist(), strict=True)
+        self.ties += zip(id_N[close_N].tolist(), position_N[close_N].tolist(), strict=True)
         chosen_N: NDArray[np.int32] = token_N.astype(np.int32)
         return chosen_N

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from kvlab.engine.cuda.platform import Platform
-from kvlab.engine.lanes import packed
+from kvlab.engine.launch import packed
 from kvlab.tables import Tables
 
 

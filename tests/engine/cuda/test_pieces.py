@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kvlab.engine.cuda.pieces import pieces
-from kvlab.engine.lanes import Launch, packed
+from kvlab.engine.launch import Launch, packed
 
 
 def random_launch(rng):

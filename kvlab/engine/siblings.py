@@ -1,0 +1,255 @@
+"""What requests of several sequences need: samples of one prompt, and beam search.
+
+A sibling that waits forks from one that runs as soon as their tokens in common are stored, before anybody grows.
+Beams go on together: one whose newest token is computed stands still until all of its search have come as far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvlab.engine.beams import Rules, Survivor, is_over, keep_best, survivors
+from kvlab.engine.launch import Also, Choices, Launch
+from kvlab.engine.sequence import BRANCH_BITS, Family, Hypothesis, Sequence, shared_tokens
+from kvlab.request import Request
+
+if TYPE_CHECKING:
+    from kvlab.engine.scheduler import Scheduler
+
+Lanes: TypeAlias = NDArray[np.int64]
+Tokens: TypeAlias = NDArray[np.int32]
+
+
+class Siblings:
+    """The part of a scheduler that looks after families."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler, self.lanes = scheduler, scheduler.lanes
+        self.rules = Rules(scheduler.settings.length_penalty, tuple(scheduler.eos.tolist()))
+        self.families = 0  # that have not ended: everything here is for them
+
+    # --- they come and go
+
+    def open(self, request: Request) -> list[Sequence]:
+        """Its first sequence; or where nothing is to be shared all of its samples."""
+        self.families += 1
+        family = Family(request)
+        count = 1 if self.scheduler.settings.fork else request.n
+        return [family.make(request.prompt_len) for _ in range(count)]
+
+    def started(self, sequence: Sequence, lane: int) -> None:
+        """It got a lane. A first sample draws the first tokens of the others, too."""
+        family = sequence.family
+        if family is not None and family.branches < family.request.n:
+            self.lanes.brood[lane] = family.request.n - family.branches
+
+    def ended(self, family: Family, sequence: Sequence) -> bool:
+        """Whether it was the last one of its request."""
+        family.live.pop(sequence.id, None)
+        if sequence.outcome != "finished":
+            family.outcome = sequence.outcome
+        self.families -= not family.live
+        return not family.live
+
+    def alone(self, sequence: Sequence) -> bool:
+        """Whether nobody runs whose leaving would help it: no other, or only beams of the same search."""
+        lanes, family = self.lanes, sequence.family
+        if len(lanes) == 1 or family is None or not family.request.beams:
+            return len(lanes) == 1
+        return all(lanes.at(lane).family is family for lane in lanes.order.tolist())
+
+    def together(self, sequence: Sequence) -> list[Sequence]:
+        """Those on the device that leave with it, the newest first: a search cannot go on without one of its beams."""
+        family = sequence.family
+        if family is None or not family.request.beams:
+            return [sequence]
+        beams = [self.lanes.at(lane) for lane in self.lanes.order.tolist()]
+        return [one for one in reversed(beams) if one.family is family]
+
+    # --- forks
+
+    def elder(self, sequence: Sequence) -> Sequence | None:
+        """The running sibling that it forks from."""
+        family = sequence.family
+        if family is None or sequence.swapped or not self.scheduler.settings.fork:
+            return None
+        return next((one for one in family.live.values() if one.lane >= 0), None)
+
+    def fork(self) -> None:
+        """Those at the head of the queue that have a running sibling start with what they have in common."""
+        scheduler, waiting = self.scheduler, self.scheduler.waiting
+        while self.families and waiting and self.lanes.spare and scheduler.refused_at != scheduler.changes:
+            elder = self.elder(waiting[0])
+            if elder is None or not self._fork(elder, waiting[0]):
+                return
+
+    def _fork(self, elder: Sequence, sequence: Sequence) -> bool:
+        scheduler, lanes = self.scheduler, self.lanes
+        common = self._in_common(elder, sequence)
+        if not common:
+            return False
+        if not self._has_room(sequence.known - common):
+            scheduler.refused_at = scheduler.changes
+            return False
+        whole = scheduler.arrival(sequence)
+        child = replace(whole, length=common, ids=None if whole.ids is None else whole.ids[:common])
+        if scheduler.metered.tells:
+            scheduler.tell(elder.lane)
+        grant = scheduler.metered.fork(elder.id, child)
+        if grant is None:
+            scheduler.refused_at = scheduler.changes
+            return False
+        scheduler.waiting.popleft()
+        lane = scheduler.start(sequence, grant)
+        lanes.asks[lane] = lanes.asks[elder.lane] = True
+        scheduler.tally.forks += 1
+        return True
+
+    def _in_common(self, elder: Sequence, sequence: Sequence) -> int:
+        """Tokens that both begin with and the elder has stored; 0 while its prompt is not."""
+        stored, prompt = int(self.lanes.stored[elder.lane]), sequence.request.prompt_len
+        if stored < prompt:
+            return 0
+        if self.lanes.ids is None:
+            return prompt if not sequence.request.beams else min(stored, sequence.known - 1)
+        return min(stored, shared_tokens(self.lanes.tokens(elder.lane), sequence.tokens()), sequence.known - 1)
+
+    def _has_room(self, own: int) -> bool:
+        """Whether it may go on afterwards: its own tokens, and a block for it and for its elder to write into."""
+        unit = self.scheduler.strategy.block_size or 1
+        return self.scheduler.metered.usage().largest >= own + 2 * unit
+
+    # --- a launch
+
+    def complete(self, launch: Launch) -> Launch:
+        """With the rows that families want sampled beside the usual ones."""
+        if not self.families:
+            return launch
+        lanes, lane_B = self.lanes, launch.lane_B
+        brood_B = np.where(launch.samples_B, lanes.brood[lane_B], 0)
+        also = self._also(launch, brood_B) if brood_B.any() else None
+        beams_M = lanes.beams[lane_B][np.flatnonzero(launch.samples_B) if also is None else also.of_M]
+        choices = Choices(np.flatnonzero(beams_M), 2 * int(beams_M.max())) if beams_M.any() else None
+        return replace(launch, also=also, choices=choices)
+
+    def _also(self, launch: Launch, brood_B: Lanes) -> Also:
+        """Each sampled row as often as samples begin with it."""
+        lanes = self.lanes
+        times_B = np.where(launch.samples_B, 1 + brood_B, 0)
+        of_M = np.repeat(np.arange(len(times_B)), times_B)
+        first_B = np.cumsum(times_B) - times_B
+        branch_M = np.arange(len(of_M)) - first_B[of_M]
+        family_M = (brood_B > 0)[of_M]
+        id_M = lanes.id[launch.lane_B[of_M]] + np.where(family_M, branch_M << BRANCH_BITS, 0)
+        return Also((np.cumsum(launch.stop_B - launch.start_B) - 1)[of_M], of_M, id_M)
+
+    def sort_out(self, launch: Launch, token_M: Tokens, now: float) -> tuple[Lanes, Tokens]:
+        """(lanes [N], tokens [N]) that go the usual way; the others are dealt with."""
+        lane_M = launch.lane_B[launch.sampled()]
+        if launch.also is None and launch.choices is None:
+            return lane_M, token_M
+        usual_M = self.lanes.beams[lane_M] == 0
+        if launch.also is not None:
+            own_M = launch.also.id_M == self.lanes.id[lane_M]
+            self._spawn(lane_M[~own_M].tolist(), token_M[~own_M].tolist(), now)
+            usual_M &= own_M
+        if launch.choices is not None:
+            self._found(launch.choices, lane_M, now)
+        return lane_M[usual_M], token_M[usual_M]
+
+    def _spawn(self, lanes: list[int], tokens: list[int], now: float) -> None:
+        """Samples whose first token was drawn beside their elder's; they wait to fork from it."""
+        made = list[Sequence]()
+        for lane, token in zip(lanes, tokens, strict=True):
+            family = self.lanes.at(lane).family
+            assert family is not None
+            child = family.make(family.request.prompt_len + 1, np.array([token], np.int32))
+            child.first_token_s = now
+            self.lanes.brood[lane] = 0
+            if child.known >= self.lanes.end[lane] or (self.lanes.final[lane] < 0 and token in self.rules.eos):
+                child.finish_s = now
+                self.scheduler.end(child, "finished", "")
+            else:
+                made.append(child)
+        self.scheduler.waiting.extendleft(reversed(made))
+
+    # --- beam search
+
+    def _found(self, choices: Choices, lane_M: Lanes, now: float) -> None:
+        for row, candidates in zip(choices.row_R.tolist(), choices.found, strict=True):
+            beam = self.lanes.at(int(lane_M[row]))
+            assert beam.family is not None
+            beam.family.ready[beam.id] = candidates
+            if len(beam.family.ready) == len(beam.family.live):
+                self._choose(beam.family, now)
+
+    def _choose(self, family: Family, now: float) -> None:
+        """Every beam of the search has its candidates: the best go on."""
+        lanes, prompt, width = self.lanes, family.request.prompt_len, family.request.beams
+        beams = [family.live[id] for id in sorted(family.ready)]
+        known = int(lanes.known[beams[0].lane])
+        eos = self.rules.eos if family.request.final is None else ()
+        going, ended = survivors(beams, [family.ready[beam.id] for beam in beams], width, eos)
+        family.ready.clear()
+        length = known + 1 - prompt
+        keep_best(family, [self._hypothesis(one, prompt) for one in ended], self.rules)
+        for beam in beams:
+            beam.first_token_s = now if beam.first_token_s is None else beam.first_token_s
+        if known + 1 >= int(lanes.end[beams[0].lane]) or is_over(family, going, length, self.rules):
+            keep_best(family, [self._hypothesis(one, prompt) for one in going], self.rules)
+            self._over(family, beams, now)
+        else:
+            self._go_on(family, beams, going)
+
+    def _hypothesis(self, one: Survivor, prompt: int) -> Hypothesis:
+        said = self._said(one.parent, prompt)
+        return Hypothesis(np.append(said, np.int32(one.token)).astype(np.int32), one.score)
+
+    def _said(self, beam: Sequence, prompt: int) -> Tokens:
+        if self.lanes.ids is None:
+            return np.zeros(int(self.lanes.known[beam.lane]) - prompt, np.int32)
+        return self.lanes.tokens(beam.lane)[prompt:].copy()
+
+    def _go_on(self, family: Family, beams: list[Sequence], going: list[Survivor]) -> None:
+        """The first heir of a beam takes its place, the others fork from it; beams without heirs leave."""
+        scheduler, lanes = self.scheduler, self.lanes
+        heirs: dict[int, list[Survivor]] = {beam.id: [] for beam in beams}
+        for one in going:
+            heirs[one.parent.id].append(one)
+        children = list[Sequence]()
+        for beam in beams:
+            if not heirs[beam.id]:
+                scheduler.take_off(beam.lane)
+                del family.live[beam.id]
+                continue
+            said = self._said(beam, family.request.prompt_len)
+            first, *others = heirs[beam.id]
+            for one in others:
+                child = family.make(int(lanes.known[beam.lane]) + 1, np.append(said, np.int32(one.token)))
+                child.score, child.first_token_s, child.preemptions = one.score, beam.first_token_s, beam.preemptions
+                children.append(child)
+            if lanes.ids is not None:
+                lanes.ids[beam.lane, lanes.known[beam.lane]] = first.token
+            lanes.known[beam.lane] += 1
+            beam.score = first.score
+        scheduler.waiting.extendleft(reversed(children))
+
+    def _over(self, family: Family, beams: list[Sequence], now: float) -> None:
+        """The search is over: its best hypotheses are the request's sequences, the best one the first."""
+        scheduler, first = self.scheduler, beams[0]
+        most = max(beam.preemptions for beam in beams)
+        for beam in beams:
+            scheduler.take_off(beam.lane)
+        family.live.clear()
+        family.branches = 0
+        prompt = family.request.prompt_len
+        for best in family.done:
+            one = family.make(prompt + len(best.output), best.output)
+            one.score, one.preemptions, one.found = best.score, most, first.found
+            one.first_token_s, one.finish_s = first.first_token_s, now
+        for one in list(family.live.values()):
+            scheduler.end(one, "finished", "")
