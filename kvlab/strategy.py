@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import gcd
 from typing import ClassVar, NamedTuple
@@ -17,13 +17,17 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvlab.moves import Copy, Drop, Map, Move, Unmap
+from kvlab.host_tier import HostTier
+from kvlab.moves import Copy, Drop, Map, Move, SwapIn, SwapOut, Unmap
 from kvlab.tables import Tables
 
 __all__ = [
-    "Arrival", "Copy", "Drop", "Grant", "LayerGroup", "Map", "Memory", "Move", "Pool", "Strategy", "Tables",
-    "Unmap", "Usage", "ceil_div",
+    "Arrival", "Arrivals", "Copy", "Drop", "Grant", "LayerGroup", "Map", "Memory", "Move", "Pool", "Strategy", "SwapIn",
+    "SwapOut", "Tables", "Unmap", "Usage", "ceil_div",
 ]  # fmt: skip
+
+
+HOST_BLOCK = 16  # slots of a host block, where the strategy has no blocks of its own
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -42,6 +46,7 @@ class Memory:
     windows: tuple[int | None, ...] = (None,)  # per layer: last tokens a query reads, itself included; None: all
     page_group_bytes: int = 0  # one page group in all reservations together
     sliced: bool = False  # a reservation holds all layers, so that a page group is two pages
+    host_bytes: int = 0  # for keys and values on the host: where swapped sequences lie
 
     def page_groups(self, tokens: int) -> int:
         """Page groups that `tokens` tokens touch. Tokens per page group need not be whole."""
@@ -69,6 +74,19 @@ class Arrival:
     ids: NDArray[np.int32] | None = None  # read-only [length]; None in runs of lengths only
     space: int = 0  # sequences of different spaces (adapter, salt, image) never share
     priority: int = 0
+
+
+class Arrivals(NamedTuple):
+    """Sequences that ask for room one after another, in columns [N] of Arrival's fields; none has ids."""
+
+    seq: NDArray[np.int64]
+    length: NDArray[np.int64]
+    prompt: NDArray[np.int64]
+    limit: NDArray[np.int64]
+    expected: NDArray[np.int64]
+
+    def each(self) -> Iterator[Arrival]:
+        return map(Arrival, *(column.tolist() for column in self))
 
 
 class Grant(NamedTuple):
@@ -101,9 +119,16 @@ class LayerGroup(NamedTuple):
     window: int | None = None
     pool: int = 0
 
+    def first_live(self, length: int) -> int:
+        """The first token that a sequence of `length` still reads."""
+        return max(0, length - self.window + 1) if self.window else 0
+
+
+LOOPS = {"admit_all": {"admit", "usage"}, "extend_all": {"extend"}, "release_all": {"release"}}  # and what they ask
+
 
 class Strategy(ABC):
-    """One way of managing the memory. admit, extend and fork succeed whole or change nothing and return None.
+    """One way of managing the memory. admit, extend, fork, swap_out and swap_in succeed whole or change nothing.
 
     Unknown or repeated sequences raise KeyError. A wrong configuration raises ValueError in __init__.
     """
@@ -114,8 +139,9 @@ class Strategy(ABC):
     def __init_subclass__(cls) -> None:
         """Who overrides extend, but not extend_all, is asked one by one: a faster inherited one would not ask it."""
         super().__init_subclass__()
-        if "extend" in vars(cls) and "extend_all" not in vars(cls):
-            cls.extend_all = Strategy.extend_all  # type: ignore[method-assign]
+        for many, asked in LOOPS.items():
+            if not asked.isdisjoint(vars(cls)) and many not in vars(cls):
+                setattr(cls, many, vars(Strategy)[many])
 
     def __init__(self, memory: Memory, block_size: int | None = None, slots: int | None = None) -> None:
         """`slots`: addressable ones, where they differ from those that memory.bytes hold."""
@@ -130,6 +156,7 @@ class Strategy(ABC):
         width = ceil_div(memory.max_len, block_size) if block_size else 1
         self.tables = tuple(Tables(memory.max_seqs, width) for _ in self.groups)
         self.table = self.tables[0]
+        self.host = HostTier(memory.host_bytes // memory.token_bytes, block_size or HOST_BLOCK)
         self.moves: list[Move] = []
         self.counts: Counter[str] = Counter()  # what only the strategy can see; a key not there is not reported
 
@@ -162,6 +189,20 @@ class Strategy(ABC):
 
     # --- optional, with defaults that work
 
+    def admit_all(self, arrivals: Arrivals, beyond: int) -> list[int]:
+        """The rooms that admit gives one after another, each whole; must behave exactly as this loop.
+
+        Up to the first refusal, or the first that with `beyond` tokens more, 0 or more, is longer than `largest`.
+        """
+        rooms: list[int] = []
+        for arrival in arrivals.each():
+            fits = arrival.length + beyond <= self.usage().largest
+            grant = self.admit(arrival, arrival.length) if fits else None
+            if grant is None:
+                break
+            rooms.append(grant.room)
+        return rooms
+
     def extend_all(self, seqs: list[int], lengths: list[int], uptos: list[int]) -> list[int]:
         """The rooms that extend gives one after another, up to the first refusal; must behave exactly as this loop."""
         rooms: list[int] = []
@@ -171,6 +212,11 @@ class Strategy(ABC):
                 break
             rooms.append(room)
         return rooms
+
+    def release_all(self, seqs: list[int]) -> None:
+        """Release one after another; must behave exactly as this loop."""
+        for seq in seqs:
+            self.release(seq)
 
     def lookup(self, arrival: Arrival) -> int:
         """Tokens that admit would find in place now. Reads only."""
@@ -186,7 +232,7 @@ class Strategy(ABC):
         if grant is None:
             return None
         for index, group in enumerate(self.groups):
-            start = max(grant.hit, child.length - group.window + 1 if group.window else 0)
+            start = max(grant.hit, group.first_live(child.length))
             source = self.slots(parent, index, start, child.length)
             target = self.slots(child.seq, index, start, child.length)
             self.moves += [Copy(*run, group.pool) for run in runs(source, target)]
@@ -194,6 +240,46 @@ class Strategy(ABC):
 
     def truncate(self, seq: int, length: int) -> None:  # noqa: B027 (a hook)
         """Tokens from `length` on are dropped. Here nothing: the room stays and is written again."""
+
+    def swap_out(self, seq: int, length: int) -> bool:
+        """Copy the `length` tokens that are stored to the host, and release. False: no room there; nothing changed.
+
+        Here each sequence for itself: what forks share is copied for each.
+        """
+        starts = [group.first_live(length) for group in self.groups]
+        counts = [ceil_div(length - start, self.host.block_size) for start in starts]
+        self.table.row[seq]  # KeyError: unknown, before anything is taken
+        if sum(counts) > self.host.free:
+            return False
+        kept = [self.host.take(count) for count in counts]
+        for index, (blocks, start) in enumerate(zip(kept, starts, strict=True)):
+            source, target = self.slots(seq, index, start, length), self.host.slots(blocks)[: length - start]
+            self.moves += [SwapOut(*run, self.groups[index].pool) for run in runs(source, target)]
+        self.release(seq)
+        self.host.kept[seq] = kept
+        return True
+
+    def swap_in(self, arrival: Arrival) -> Grant | None:
+        """Admit a swapped sequence with all that was stored of it, arrival.length tokens, in place; hit is that length.
+
+        None: not now. It asks before its next token, as after a fork. KeyError: it is not swapped.
+        """
+        kept, length = self.host.kept[arrival.seq], arrival.length
+        grant = self.admit(arrival, length)
+        if grant is None:
+            return None
+        for index, group in enumerate(self.groups):
+            first = group.first_live(length)
+            start = max(grant.hit, first)
+            source = self.host.slots(kept[index])[start - first : length - first]
+            target = self.slots(arrival.seq, index, start, length)
+            self.moves += [SwapIn(*run, group.pool) for run in runs(source, target)]
+        self.forget(arrival.seq)
+        return Grant(length, grant.room)
+
+    def forget(self, seq: int) -> None:
+        """A swapped sequence is gone. KeyError: it is not swapped."""
+        self.host.give(seq)
 
     def returns(self, seq: int) -> int | None:
         """Tokens' worth that release would give back; None: all its room."""
@@ -210,6 +296,10 @@ class Strategy(ABC):
         """
 
     # --- given
+
+    def host_held(self) -> int:
+        """Bytes of memory.host_bytes that swapped sequences have."""
+        return len(self.host.users) * self.host.block_size * self.memory.token_bytes
 
     def drain(self) -> list[Move]:
         """The moves since the last drain, in order; tables are read after it."""

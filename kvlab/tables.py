@@ -33,6 +33,17 @@ class Tables:
         self.count[seq], self.start[seq] = len(entries), 0
         self._note(row, 0)
 
+    def open_each(self, seqs: list[int], count_N: NDArray[np.int64], entries: Seq[int]) -> None:
+        """Open several, none of which is open: so many entries for each, one after another in `entries`."""
+        rows = self.spare[: -len(seqs) - 1 : -1]
+        del self.spare[len(self.spare) - len(seqs) :]
+        self.data[_ranges(rows, np.zeros_like(count_N), count_N)] = entries
+        self.row.update(zip(seqs, rows, strict=True))
+        self.count.update(zip(seqs, count_N.tolist(), strict=True))
+        self.start.update(dict.fromkeys(seqs, 0))
+        for row in rows if self.changed is not None else ():
+            self._note(row, 0)
+
     def append(self, seq: int, entries: Seq[int]) -> None:
         count = self.count[seq]
         if len(entries) == 1:  # the decode step's case, four times as fast as a slice
@@ -75,6 +86,16 @@ class Tables:
         self.spare.append(row)
         return live
 
+    def close_each(self, seqs: list[int]) -> list[int]:
+        """Forget the sequences, none of which comes twice; return their live entries, each one's last entry first."""
+        rows = [self.row[seq] for seq in seqs]
+        stop_N, start_N = (np.array([part.pop(seq) for seq in seqs], np.int64) for part in (self.count, self.start))
+        for seq in seqs:
+            del self.row[seq]
+        self.spare += rows
+        live: list[int] = self.data[_ranges(rows[::-1], start_N[::-1], stop_N[::-1])][::-1].tolist()
+        return live
+
     def _note(self, row: int, index: int) -> None:
         if self.changed is not None:
             self.changed[row] = min(index, self.changed.get(row, index))
@@ -84,3 +105,12 @@ class Tables:
 
     def __len__(self) -> int:
         return len(self.row)
+
+
+def _ranges(
+    row_N: Seq[int], start_N: NDArray[np.int64], stop_N: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Row and column of each entry [start, stop) of each row, one row after another."""
+    count_N = stop_N - start_N
+    shift_N = start_N - np.cumsum(count_N) + count_N
+    return np.repeat(np.asarray(row_N, np.int64), count_N), np.arange(int(count_N.sum())) + np.repeat(shift_N, count_N)

@@ -6,13 +6,14 @@ A fork shares every block of its parent; who writes into a shared block first co
 
 from __future__ import annotations
 
-from kvlab.strategy import Arrival, Copy, Grant, Memory, Move, Strategy, Usage, ceil_div
+import numpy as np
+
+from kvlab.strategies.swapped_blocks import SwappedBlocks
+from kvlab.strategy import Arrival, Arrivals, Copy, Grant, Memory, Move, Usage, ceil_div
 
 
-class Paged(Strategy):
+class Paged(SwappedBlocks):
     """Blocks of block_size slots; the free ones are a stack."""
-
-    block_size: int
 
     def __init__(self, memory: Memory, block_size: int = 16) -> None:
         super().__init__(memory, block_size)
@@ -34,6 +35,22 @@ class Paged(Strategy):
         del self.free[len(self.free) - need :]
         return Grant(0, need * self.block_size)
 
+    def admit_all(self, arrivals: Arrivals, beyond: int) -> list[int]:
+        """As many as there are blocks, seats and open names for."""
+        need_N, free = -(-arrivals.length // self.block_size), len(self.free)
+        left_N = free - np.cumsum(need_N) + need_N  # free blocks before each of them
+        fits_N = arrivals.length + beyond <= np.minimum(left_N * self.block_size, self.longest)
+        fits_N[len(self.table.spare) :] = False
+        count = len(fits_N) if fits_N.all() else int(fits_N.argmin())
+        seqs = arrivals.seq[:count].tolist()
+        if len(set(seqs)) < count or not self.table.row.keys().isdisjoint(seqs):
+            return super().admit_all(arrivals, beyond)
+        blocks = int(need_N[:count].sum())
+        self.table.open_each(seqs, need_N[:count], self.free[: -blocks - 1 : -1])
+        del self.free[free - blocks :]
+        rooms: list[int] = (need_N[:count] * self.block_size).tolist()
+        return rooms
+
     def extend(self, seq: int, length: int, upto: int) -> int | None:
         held = self.table.count[seq]
         need = ceil_div(upto, self.block_size) - held
@@ -43,6 +60,8 @@ class Paged(Strategy):
             if max(need, 0) == len(self.free):
                 return None
             self.copy(seq, length)
+        elif self.twins.of and length % self.block_size:
+            self.twins.written(int(self.table[seq][length // self.block_size]), length % self.block_size)
         if need > 0:
             self.table.append(seq, self.free[: -need - 1 : -1])
             del self.free[len(self.free) - need :]
@@ -62,10 +81,16 @@ class Paged(Strategy):
 
     def release(self, seq: int) -> None:
         blocks = self.table.close(seq)[::-1]
-        if self.sharers or self.copied:
+        if self.sharers or self.copied or self.twins.of:
             self.disown(blocks)
         else:
             self.vacate_all(blocks)
+
+    def release_all(self, seqs: list[int]) -> None:
+        if self.sharers or self.copied or self.twins.of:
+            super().release_all(seqs)
+        else:
+            self.vacate_all(self.table.close_each(seqs))
 
     def usage(self) -> Usage:
         block_bytes, free = self.block_size * self.memory.token_bytes, len(self.free)
@@ -81,8 +106,7 @@ class Paged(Strategy):
         if not self.table.spare:
             return None
         self.table.open(child.seq, blocks)
-        for block in blocks:
-            self.sharers[block] = self.sharers.get(block, 0) + 1
+        self.join(blocks)
         return Grant(child.length, len(blocks) * self.block_size)
 
     def truncate(self, seq: int, length: int) -> None:
@@ -118,7 +142,9 @@ class Paged(Strategy):
                 self.sharers[block] -= 1
                 if not self.sharers[block]:
                     del self.sharers[block]
-            elif block in self.copied:
+                continue
+            self.twins.part(block)
+            if block in self.copied:
                 self.leaving[block] = None
             else:
                 self.vacate(block)

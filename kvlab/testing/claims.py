@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvlab.testing import honesty, refusals, scenes
+from kvlab.testing import honesty, loops, refusals, scenes
 from kvlab.testing.trial import Trial
 
 CLAIMS: tuple[Callable[[Trial], None], ...] = (
     honesty.largest_is_exact,
-    honesty.extend_all_is_the_loop,
+    loops.extend_all_is_the_loop,
+    loops.admit_all_is_the_loop,
+    loops.release_all_is_the_loop,
     honesty.returns_is_exact,
     honesty.slots_agree,
     honesty.cache_is_true,

@@ -83,29 +83,6 @@ def emptied(trial: Trial) -> Strategy:
     return copied
 
 
-def extend_all_is_the_loop(trial: Trial) -> None:
-    """extend_all answers as extend one by one until one is refused, and leaves the same behind."""
-    if not hasattr(trial.strategy, "extend_all") or not trial.running:
-        return
-    now, limit = trial.now(), trial.strategy.memory.max_len
-    asking = [s for s in trial.running.values() if s.issued and s.issued < min(limit, s.limit)]
-    trial.rng.shuffle(asking)
-    seqs, lengths = [s.seq for s in asking], [s.issued for s in asking]
-    steps = trial.rng.choice(((1,), (2,), (1, 1, 1, 3)))
-    uptos = [min(s.issued + trial.rng.choice(steps), limit, s.limit) for s in asking]
-    one, all_at_once, rooms = now.copy(), now.copy(), []
-    for args in zip(seqs, lengths, uptos, strict=True):
-        if (room := one.extend(*args)) is None:
-            break
-        rooms.append(room)
-    said = all_at_once.extend_all(seqs, lengths, uptos)
-    text = f"of sequences {seqs} with {lengths} to {uptos}"
-    if list(said) != rooms:
-        raise RuleError("extend_all", f"{text} answers {said}, extend one by one {rooms}")
-    if changed := Snapshot(one).difference(all_at_once):
-        raise RuleError("extend_all", f"{text} leaves another state than extend one by one: strategy{changed}")
-
-
 def returns_is_exact(trial: Trial) -> None:
     """`returns` says what release gives back, in whole tokens."""
     sequence = trial.rng.choice(list(trial.running.values())) if trial.running else None
