@@ -59,6 +59,14 @@ def _of_the_model(config: dict[str, Any]) -> dict[str, int]:
     return {"parameters": rank.body_weights, "token_bytes": each}
 
 
+def host_bytes(config: dict[str, Any]) -> int:
+    """What swapped sequences may take on the host. UsageError: it is no such number."""
+    given = config.get("host_bytes") or 0
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        raise UsageError(f"host_bytes={given}: allowed is a whole number of bytes, 0 or more")
+    return given
+
+
 def build_strategy(config: dict[str, Any], token_bytes: int, layers: int, pool_bytes: int) -> Strategy:
     """The strategy of a run over a pool of so many bytes."""
     max_len, engine = int(config["max_len"]), config["engine"]
@@ -75,6 +83,7 @@ def build_strategy(config: dict[str, Any], token_bytes: int, layers: int, pool_b
         windows=(None,) * layers,
         page_group_bytes=int(config.get("page_group_bytes") or 0) * (2 if sliced else 2 * layers),
         sliced=sliced,
+        host_bytes=host_bytes(config),
     )
     strategy: Strategy = build(config["strategy"], memory, key="strategy._target_")
     return strategy

@@ -1,6 +1,6 @@
 """What a strategy asks of memory. A store carries the list out as if one by one, in order.
 
-Slots are those of the move's pool; a virtual or physical page group stands for one page in each of
+Slots are those of the move's pool, on the host too; a virtual or physical page group stands for one page in each of
 the store's reservations together.
 """
 
@@ -38,4 +38,22 @@ class Copy(NamedTuple):
     pool: int = 0
 
 
-Move = Map | Unmap | Drop | Copy
+class SwapOut(NamedTuple):
+    """Copy the keys and values of `tokens` slots from `source` on to the host's slots from `host` on."""
+
+    source: int
+    host: int
+    tokens: int
+    pool: int = 0
+
+
+class SwapIn(NamedTuple):
+    """Copy the keys and values of `tokens` of the host's slots from `host` on to the slots from `target` on."""
+
+    host: int
+    target: int
+    tokens: int
+    pool: int = 0
+
+
+Move = Map | Unmap | Drop | Copy | SwapOut | SwapIn

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kvlab.cost.kernels import Factors
 from kvlab.cost.nodes import Node
-from kvlab.cost.prices import MovePrices, PagePrices
+from kvlab.cost.prices import HostLink, MovePrices, PagePrices
 from kvlab.cost.products import Products, Roofline, measured
 from kvlab.cost.rank import Rank, value_bytes
 from kvlab.errors import UsageError
@@ -155,6 +155,7 @@ def build_cost(config: dict[str, Any], shape: Shape, strategy: Strategy) -> Cost
             strategy,
             cost.number("copy_call_us") * 1e-6,
             bandwidth * cost.part("efficiency").share("copy"),
+            _host_link(gpu, cost) if strategy.memory.host_bytes else None,
         ),
         reduce_s=_reduces(gpu, shape, rank, value_bytes("dtype", dtype)),
         overlapped=cost.flag("overlap_mapping"),
@@ -205,6 +206,11 @@ def _reduces(gpu: Node, shape: Shape, rank: Rank, value: int) -> tuple[float, fl
     share = 2 * (rank.ranks - 1) / rank.ranks
     token = share * shape.hidden * value / (gpu.positive("link_gb_s") * 1e9)
     return 2 * shape.layers * gpu.number("link_latency_us") * 1e-6, 2 * shape.layers * token
+
+
+def _host_link(gpu: Node, cost: Node) -> HostLink:
+    share = cost.part("efficiency").share("host_link")
+    return HostLink(cost.number("host_call_us") * 1e-6, gpu.positive("host_link_gb_s") * 1e9 * share)
 
 
 def _pages(config: dict[str, Any], strategy: Strategy) -> PagePrices | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import torch
 
 from kvlab.errors import UsageError
@@ -28,13 +30,21 @@ def build_store(
     memory, slots = strategy.memory, strategy.pools[0].slots
     token_bytes = 2 * layers * kv_heads * head_dim * dtype.itemsize
     assert token_bytes == memory.token_bytes, f"a token has {token_bytes} bytes, not {memory.token_bytes}"
-    if not strategy.virtual:
-        return DenseStore(layers, slots, kv_heads, head_dim, dtype, device)
-    page_bytes = memory.page_group_bytes // (2 if memory.sliced else 2 * layers)
-    page_groups = memory.bytes // memory.page_group_bytes
-    return VirtualStore(
-        layers, slots, kv_heads, head_dim, dtype, page_bytes, page_groups, memory.sliced, vmm or open_vmm(device)
-    )
+    store: Store
+    if strategy.virtual:
+        page_bytes = memory.page_group_bytes // (2 if memory.sliced else 2 * layers)
+        page_groups = memory.bytes // memory.page_group_bytes
+        store = VirtualStore(
+            layers, slots, kv_heads, head_dim, dtype, page_bytes, page_groups, memory.sliced, vmm or open_vmm(device)
+        )
+    else:
+        store = DenseStore(layers, slots, kv_heads, head_dim, dtype, device)
+    if memory.host_bytes:
+        with ExitStack() as opened:
+            opened.callback(store.close)
+            store.open_host(memory.host_bytes // token_bytes)
+            opened.pop_all()
+    return store
 
 
 def open_vmm(device: str, ahead: bool = False) -> Vmm:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kvlab.memory.host_vmm import PhysicalPool, Reservation, VmmError, round_up
 from kvlab.memory.store import Store
-from kvlab.moves import Copy, Move
+from kvlab.moves import Copy, Move, SwapIn, SwapOut
 
 
 class DenseStore(Store):
@@ -36,7 +36,7 @@ class DenseStore(Store):
         return self._nbytes
 
     def close(self) -> None:
-        self._layers, self._copies, self._nbytes = [], None, 0
+        self._layers, self._copies, self._host, self._nbytes = [], None, None, 0
         self._opened.close()
 
     def _on_host(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
@@ -58,5 +58,10 @@ class DenseStore(Store):
         return kv_2LSHD
 
     def _apply(self, move: Move) -> None:
-        assert isinstance(move, Copy), f"{move}: a dense store has nothing to map"
-        self._copy(move)
+        match move:
+            case Copy():
+                self._copy(move)
+            case SwapOut() | SwapIn():
+                self._swap(move)
+            case _:
+                raise AssertionError(f"{move}: a dense store has nothing to map")

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kvlab.memory import host_vmm, store
+from kvlab.memory import host, host_vmm, store
 from kvlab.memory.host_vmm import PhysicalPool, Reservation, VmmError
 
-# Kind of call -> where it is. A copy is one layer's; a map or an unmap that of one reservation.
+# Kind of call -> where it is. A copy is one layer's, a swap one tensor's; a map or an unmap that of one reservation.
 CALLS: dict[str, tuple[Any, str]] = {
     "pool": (host_vmm, "_memory_file"),
     "reservation": (Reservation, "__init__"),
@@ -17,6 +17,8 @@ CALLS: dict[str, tuple[Any, str]] = {
     "unmap": (Reservation, "unmap"),
     "drop": (PhysicalPool, "drop"),
     "copy": (store, "copy"),
+    "host": (host.HostMemory, "__init__"),
+    "swap": (host, "transfer"),
 }
 
 

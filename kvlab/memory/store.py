@@ -13,7 +13,8 @@ from itertools import groupby
 from torch import Tensor
 
 from kvlab.kernels.copy import copy
-from kvlab.moves import Copy, Move
+from kvlab.memory.host import HostMemory
+from kvlab.moves import Copy, Move, SwapIn, SwapOut
 
 Layers = list[tuple[Tensor, Tensor]]  # k_SHD, v_SHD of each
 Copies = Callable[[list[Copy]], None]
@@ -24,6 +25,7 @@ class Store(ABC):
 
     _layers: Layers
     _copies: Copies | None = None  # None: layer by layer
+    _host: HostMemory | None = None  # None: nothing is swapped
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """k_SHD, v_SHD of that layer: the same tensors for the store's whole life, dead after close."""
@@ -42,6 +44,14 @@ class Store(ABC):
     def copy_all_with(self, make: Callable[[Layers], Copies]) -> None:
         """From here on copies that follow one another go together, through what `make` makes of all layers."""
         self._copies = make(self._layers)
+
+    def open_host(self, slots: int) -> None:
+        """Room on the host for so many tokens, until `close`. VmmError: there is too little memory."""
+        self._host = HostMemory(self._layers, slots)
+
+    def host_bytes(self) -> int:
+        """Of the host's slots; they are there from `open_host` on, used or not. 0 after close."""
+        return self._host.nbytes if self._host else 0
 
     def apply_beside(self, moves: list[Move]) -> None:
         """Begin to carry out, while the caller goes on, moves that no launch since the last `apply` can notice.
@@ -74,6 +84,10 @@ class Store(ABC):
 
     def _together(self, move: Move) -> bool:
         return self._copies is not None and isinstance(move, Copy)
+
+    def _swap(self, move: SwapOut | SwapIn) -> None:
+        assert self._host is not None, f"{move}: no room was opened on the host"
+        self._host.apply(move)
 
     def _copy(self, move: Copy) -> None:
         for k_SHD, v_SHD in self._layers:

@@ -20,7 +20,7 @@ from kvlab.memory.host_vmm import VmmError, round_up
 from kvlab.memory.ledger import Ledger
 from kvlab.memory.store import Store
 from kvlab.memory.vmm import HOST, Vmm
-from kvlab.moves import Copy, Drop, Map, Move, Unmap
+from kvlab.moves import Copy, Drop, Map, Move, SwapIn, SwapOut, Unmap
 
 
 class VirtualStore(Store):
@@ -87,7 +87,7 @@ class VirtualStore(Store):
 
     def close(self) -> None:
         self._background.shutdown()  # whatever it was doing: all of it goes now
-        self._layers, self._copies, self._reservations = [], None, []
+        self._layers, self._copies, self._host, self._reservations = [], None, None, []
         self.ledger.close()
         self._opened.close()
 
@@ -106,19 +106,23 @@ class VirtualStore(Store):
                 self._drop_pages(physical, len(self._reservations))
                 self.ledger.drop(physical)
             case Copy():
-                self._check_copy(move)
+                self._check_mapped(move.tokens, move.source, move.target)
                 self._copy(move)
                 self._vmm.mark()  # the device may be at it still
+            case SwapOut(place, _, tokens) | SwapIn(_, place, tokens):
+                self._check_mapped(tokens, place)
+                self._swap(move)
+                self._vmm.mark()
 
     def _copy_all(self, moves: list[Copy]) -> None:
         for move in moves:
-            self._check_copy(move)
+            self._check_mapped(move.tokens, move.source, move.target)
         super()._copy_all(moves)
         self._vmm.mark()
 
-    def _check_copy(self, move: Copy) -> None:
-        for first in (move.source, move.target):
-            self.ledger.check_mapped(self._group(first), self._group(first + move.tokens, end=True))
+    def _check_mapped(self, tokens: int, *firsts: int) -> None:
+        for first in firsts:
+            self.ledger.check_mapped(self._group(first), self._group(first + tokens, end=True))
 
     def _map(self, virtual: int, physical: int) -> None:
         self.ledger.check_map(virtual, physical)
