@@ -29,7 +29,7 @@ class Rules:
     eos: tuple[int, ...] = ()
 
     def value(self, score: float, length: int) -> float:
-        return score / max(length, 1) ** self.length_penalty
+        return float(score / max(length, 1) ** self.length_penalty)
 
 
 def survivors(beams: list[Sequence], found: list[Candidates], width: int, eos: tuple[int, ...]) -> tuple[

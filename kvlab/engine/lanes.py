@@ -105,14 +105,15 @@ class Lanes:
         """
         lanes = self.order
         left_B = self.known[lanes] - self.stored[lanes]
-        want_B = np.minimum(left_B, chunk)
+        want_B: NDArray[np.int64] = np.minimum(left_B, chunk)
         if budget is None or int(want_B.sum()) <= budget:
             return want_B
-        share_B = np.where(left_B == 1, want_B, 0)
+        share_B: NDArray[np.int64] = np.where(left_B == 1, want_B, 0)
         share_B[np.cumsum(share_B) > budget] = 0
         prefill_B = np.where(left_B > 1, want_B, 0)
         before_B = np.cumsum(prefill_B) - prefill_B + int(share_B.sum())
-        return share_B + np.minimum(prefill_B, np.maximum(budget - before_B, 0))
+        share_B += np.minimum(prefill_B, np.maximum(budget - before_B, 0))
+        return share_B
 
     def launch(self, share_B: NDArray[np.int64]) -> Launch:
         """Every running sequence's share, as far as it has room and need not ask; those with nothing are left out."""

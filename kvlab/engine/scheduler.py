@@ -115,24 +115,36 @@ class Scheduler:
         while place and self.waiting[place - 1].request.priority < priority:
             place -= 1
         self.waiting.insert(place, sequence)
+        if not place:
+            self.refused_at = -1  # that was somebody else
+
+    def put_first(self, sequences: list[Sequence]) -> None:
+        """At the head of the queue, in this order."""
+        self.waiting.extendleft(reversed(sequences))
+        if sequences:
+            self.refused_at = -1
 
     # --- one step
 
     def plan(self) -> Launch | None:
-        """Room for what this step computes; None when nobody runs. The moves are in `take_moves`."""
+        """Room for what this step computes; None when nobody can run. The moves are in `take_moves`.
+
+        None while `busy`: somebody has just given way; plan again.
+        """
         preemptions = self.tally.preemptions
         self.siblings.fork()
         self._grow()
         if preemptions == self.tally.preemptions:
             self._admit()
         self.drain()
-        while len(self.lanes):
-            launch = self.siblings.complete(self.lanes.launch(self._shares()))
-            if len(launch.lane_B):
-                launch.beside.extend(self.metered.ahead())
-                return launch
+        if not len(self.lanes):
+            return None
+        launch = self.siblings.complete(self.lanes.launch(self._shares()))
+        if len(launch.lane_B):
+            launch.beside.extend(self.metered.ahead())
+            return launch
+        if preemptions == self.tally.preemptions:
             self._unstick()
-            self.drain()
         return None
 
     def take_moves(self) -> list[Move]:

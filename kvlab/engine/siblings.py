@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kvlab.engine.beams import Rules, Survivor, is_over, keep_best, survivors
 from kvlab.engine.launch import Also, Choices, Launch
-from kvlab.engine.sequence import BRANCH_BITS, Family, Hypothesis, Sequence, shared_tokens
+from kvlab.engine.sequence import BRANCH_BITS, Candidates, Family, Hypothesis, Sequence, shared_tokens
 from kvlab.request import Request
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class Siblings:
         family = sequence.family
         if family is None or not family.request.beams:
             return [sequence]
+        family.ready.clear()  # they compute their newest token again
         beams = [self.lanes.at(lane) for lane in self.lanes.order.tolist()]
         return [one for one in reversed(beams) if one.family is family]
 
@@ -175,7 +176,7 @@ class Siblings:
                 self.scheduler.end(child, "finished", "")
             else:
                 made.append(child)
-        self.scheduler.waiting.extendleft(reversed(made))
+        self.scheduler.put_first(made)
 
     # --- beam search
 
@@ -183,7 +184,8 @@ class Siblings:
         for row, candidates in zip(choices.row_R.tolist(), choices.found, strict=True):
             beam = self.lanes.at(int(lane_M[row]))
             assert beam.family is not None
-            beam.family.ready[beam.id] = candidates
+            width = 2 * beam.family.request.beams  # another search of the launch may be wider
+            beam.family.ready[beam.id] = Candidates(candidates.token_C[:width], candidates.logprob_C[:width])
             if len(beam.family.ready) == len(beam.family.live):
                 self._choose(beam.family, now)
 
@@ -236,7 +238,7 @@ class Siblings:
                 lanes.ids[beam.lane, lanes.known[beam.lane]] = first.token
             lanes.known[beam.lane] += 1
             beam.score = first.score
-        scheduler.waiting.extendleft(reversed(children))
+        scheduler.put_first(children)
 
     def _over(self, family: Family, beams: list[Sequence], now: float) -> None:
         """The search is over: its best hypotheses are the request's sequences, the best one the first."""
