@@ -272,9 +272,16 @@ class Scheduler:
         self.take_off(sequence.lane, swap)
         sequence.preemptions += 1
         self.tally.preemptions += 1
-        self.waiting.appendleft(sequence)
+        self._back_to_queue(sequence)
         if self.retracted is not None:
             self.retracted()
+
+    def _back_to_queue(self, sequence: Sequence) -> None:
+        """At its head; but siblings of those that run go first, for whom these may be standing still."""
+        place = 0
+        while place < len(self.waiting) and self.siblings.elder(self.waiting[place]) is not None:
+            place += 1
+        self.waiting.insert(place, sequence)
 
     def _hit_on_return(self, lane: int) -> int:
         """Tokens that a cache would give back."""
