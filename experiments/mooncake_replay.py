@@ -41,7 +41,7 @@ STRATEGIES: dict[str, Callable[[Memory], CachedBlocks]] = {
     "radix, by leaf": lambda memory: Radix(memory, 1, evict="leaf"),
 }
 ANSWER = 2**31 - 1  # stands for the first token that follows a prompt, and equals no hash id
-NOTES = f"""- known: figures worked out from the public file before, to one decimal. plain LRU: an ordered dictionary of hash
+NOTES = f"""- known: worked out from the public file before, to one decimal. plain LRU: an ordered dictionary of hash
   ids, in this script, which knows nothing of kvlab.
 - A token stands for a block of {BLOCK}: its id is the hash id, `block_size` is 1. With {BLOCK} token ids a block, as
   `workload=mooncake` makes them, the hits are the same (tests/experiments/test_mooncake_replay.py).
