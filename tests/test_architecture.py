@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ONLY_IN = {
-    "hydra": {"kvlab/harness/compose.py"},
+    "hydra": {"kvlab/harness/compose.py", "kvlab/harness/overrides.py"},
     "omegaconf": {"kvlab/harness/compose.py"},
     "wandb": {"kvlab/harness/tracking.py"},
     "matplotlib": {"kvlab/harness/figures.py", "kvlab/harness/timelines.py", "kvlab/harness/bench_figures.py"},

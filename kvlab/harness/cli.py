@@ -125,15 +125,17 @@ VERBS = (
 )
 OVERRIDES = """\
 Overrides are NAME=VALUE; a sweep takes several values: a,b,c or range(0,3) or choice(a,b) or glob(*).
-  strategy, model, workload, admission, victim, forecast, eviction, attention, experiment, tracking
+  strategy, model, workload, admission, victim, preemption, forecast, eviction, attention, experiment, tracking
                                              names: a wrong one lists those that exist
+  preset                                     a real system's strategy, axes and settings; what is given beside it wins:
+    orca_max, orca_pow2, orca_oracle, vllm_v0, vllm_v1, sglang, lightllm, vattention, hf_dynamic
   seed, max_len, block_size, page_group_bytes, dtype, timing, pool_bytes (720MiB) or pool_blocks
   device=cuda                                a GPU; pool_fraction: the pool as a share of what it leaves
   executor=simulated                         a GPU that is not there: gpu, vmm, cost (names), gpu.NAME, cost.NAME,
                                              kv_dtype, tensor_parallel; docs/simulation.md
   workload.NAME, model.NAME, strategy.NAME   what the chosen one has: workload.num_requests=64 workload.rate=2.5
-  engine.max_seqs, engine.chunk, engine.clock, engine.temperature, engine.threads,
-    engine.cuda_graphs
+  engine.max_seqs, engine.chunk, engine.token_budget, engine.max_preemptions, engine.wait_for_prefix, engine.fork,
+    engine.clock, engine.temperature, engine.threads, engine.cuda_graphs
   slo.ttft_s, slo.tpot_s                     what counts as served well: limits in seconds
   hydra.run.dir=DIR, hydra.sweep.dir=DIR     where results go"""
 WITH_OVERRIDES = ("run", "sweep", "generate")

@@ -15,7 +15,7 @@ from kvlab.harness.results import NAMED, Run
 
 FIRST = ("strategy", "model", "workload", "max_len", *SHARED)  # in this order
 CLASS = "strategy._target_"  # tells two strategies apart that go by the same name
-ASIDE = ("seed", "timing")
+ASIDE = ("seed", "timing", "preset", "preset_overridden")
 ASIDE_PREFIXES = ("hydra.", "tracking")
 DESCRIPTIVE = (
     "schema_version",
@@ -78,7 +78,7 @@ class Row:
 
 def is_placement(key: str) -> bool:
     """Whether it says how memory is managed, and so must not change a token."""
-    return key in ("strategy", *SHARED) or key.startswith("strategy.")
+    return key in ("preset", "strategy", *SHARED) or key.startswith("strategy.")
 
 
 def group(runs: list[Run], by: list[str] | None = None) -> list[Row]:
@@ -101,9 +101,10 @@ def group(runs: list[Run], by: list[str] | None = None) -> list[Row]:
 def varying(runs: list[Run]) -> list[str]:
     """`strategy`, and the keys that split runs which the keys before leave together; never the seed.
 
-    So a workload's own parameters appear only where one workload was run with several.
+    So a workload's own parameters appear only where one workload was run with several. Where there are several presets
+    they come first.
     """
-    chosen = ["strategy"]
+    chosen = ["preset", "strategy"] if len({run.config.get("preset") for run in runs}) > 1 else ["strategy"]
     for key in _candidates(runs):
         if len({_values(run, [*chosen, key]) for run in runs}) > len({_values(run, chosen) for run in runs}):
             chosen.append(key)
@@ -118,14 +119,14 @@ def metrics(rows: list[Row]) -> list[str]:
 
 def peers(run: Run) -> tuple[Any, ...]:
     """Equal for two runs that must generate the same tokens."""
-    aside = ("timing", *ASIDE_PREFIXES)
+    aside = ("timing", "preset", *ASIDE_PREFIXES)
     kept = {k: v for k, v in run.config.items() if not is_placement(k) and not k.startswith(aside)}
     return tuple(sorted((key, repr(value)) for key, value in kept.items()))
 
 
 def _phrase(key: dict[str, Any]) -> str:
     """Knobs and their values: `paged, block 16`, `vattention, 64 KiB page groups`."""
-    words = {"block_size": "block {}", "page_group_bytes": "{} page groups"} | dict.fromkeys(NAMED, "{}")
+    words = {"block_size": "block {}", "page_group_bytes": "{} page groups"} | dict.fromkeys(("preset", *NAMED), "{}")
     texts = {k: size_text(v) if k.endswith("_bytes") else f"{v}" for k, v in key.items() if v is not None}
     return ", ".join(words.get(name, f"{name} {{}}").format(text) for name, text in texts.items())
 

@@ -112,6 +112,11 @@ def size(name: str, value: Any) -> int:
     return int(amount)
 
 
+def none_or(inner: Check) -> Check:
+    """0, or what `inner` takes."""
+    return lambda name, value: 0 if value == 0 and not isinstance(value, bool) else inner(name, value)
+
+
 def page_group(name: str, value: Any) -> int:
     amount = size(name, value)
     if amount % mmap.PAGESIZE:
@@ -145,6 +150,7 @@ CHECKS: dict[str, Check] = {
     "page_group_bytes": page_group,
     "pool_bytes": optional(size),
     "pool_blocks": optional(whole(1)),
+    "host_bytes": none_or(size),
     "dtype": one_of("float32", "bfloat16", "float64"),
     "pool_fraction": optional(share),
     "device": device,

@@ -17,6 +17,7 @@ from kvlab.model import shapes
 
 CONF = Path(plugins.__file__).parents[1] / "conf"
 STRATEGIES = sorted(path.stem for path in CONF.glob("strategy/*.yaml"))
+WORKLOADS = sorted(path.stem for path in CONF.glob("workload/*.yaml"))
 CHOICES = [f"{path.parent.name}={path.stem}" for path in sorted(CONF.glob("*/*.yaml"))]
 
 
@@ -30,8 +31,9 @@ def composer() -> Iterator[Composer]:
 def test_every_file_in_conf_composes(choice: str, composer: Composer) -> None:
     group, _, name = choice.partition("=")
     needs = {"eviction": ["strategy=prefix"], **{key: ["executor=simulated"] for key in SIMULATED}}
-    composed = composer.compose([choice, *needs.get(group, [])])
-    if group not in ("tracking", "experiment"):
+    needs["admission=oracle"] = ["forecast=oracle"]
+    composed = composer.compose([choice, *needs.get(group, []), *needs.get(choice, [])])
+    if group not in ("tracking", "experiment", "preset"):
         assert shapes.choice(composed.config[group]["name"]) == name
 
 
@@ -85,10 +87,10 @@ def test_flags_have_words(word: str, value: bool, composer: Composer) -> None:
     [
         (
             "workload=nothing",
-            "workload=nothing: allowed is arxiv, azure_conv, fixed, lognormal, sharegpt, tenant, uniform",
+            f"workload=nothing: allowed is {', '.join(WORKLOADS)}",
         ),
         ("blok_size=3", "blok_size: no such name; did you mean block_size? (allowed: strategy, model"),
-        ("engine.foo=3", "engine.foo: no such name (allowed in engine: max_seqs, chunk, clock, temperature"),
+        ("engine.foo=3", "engine.foo: no such name (allowed in engine: max_seqs, chunk, token_budget, max_preemptions"),
         ("workload.nun_requests=3", "did you mean workload.num_requests?"),
         ("max_len.x=3", "max_len has no parts"),
         ("strategy.slots=3", "strategy.slots: no such name (allowed in strategy: _target_, block_size)"),

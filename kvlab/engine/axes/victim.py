@@ -11,9 +11,8 @@ from kvlab.engine.axes.running import Running
 class Newest:
     """The last one admitted, so that the oldest always finish."""
 
-    def choose(self, running: Running | list[int], asker: int) -> int | None:
-        seqs = running if isinstance(running, list) else running.seq_B
-        return int(seqs[-1])
+    def choose(self, running: Running, asker: int) -> int | None:
+        return int(running.seq_B[-1])
 
 
 class LeastOutput:

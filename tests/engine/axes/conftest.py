@@ -35,7 +35,9 @@ def running():
 
 @pytest.fixture
 def arrival():
-    def make(length: int, limit: int, *, prompt: int | None = None, expected: int | None = None, seq: int = 9) -> Arrival:
+    def make(
+        length: int, limit: int, *, prompt: int | None = None, expected: int | None = None, seq: int = 9
+    ) -> Arrival:
         return Arrival(seq, length, length if prompt is None else prompt, limit, expected or limit)
 
     return make
