@@ -21,6 +21,7 @@ OTHERS = (
     "radix strategy.partial=copy strategy.evict=block",
     "radix strategy.partial=copy eviction=lfu",
     "prefix eviction=priority",
+    "prefix eviction=page_aware eviction.blocks=3",
     "prefix_vllm_queue eviction=fifo",
     "prefix_dedupe block_size=1",
     "vattention_ahead strategy.map_ahead=3",
