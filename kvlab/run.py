@@ -182,7 +182,7 @@ def _write(directory: Path, engine: Engine[RealExecutor]) -> None:
 
 def _metrics(planned: Plan, engine: Engine[RealExecutor]) -> dict[str, Any]:
     totals, tally = engine.recorder.totals, engine.scheduler.tally
-    refused = sum(sequence.outcome == "refused" for sequence in tally.ended)
+    refused = sum(sequence.outcome == "refused" for sequence in tally.ended)  # has one sequence, however many it asks for
     return {
         **totals.metrics(planned.strategy.memory.bytes),
         **summary.work_metrics(tally, totals.launches),

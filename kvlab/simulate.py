@@ -16,8 +16,10 @@ from kvlab.cost.model import CostModel, build_cost, kv_memory
 from kvlab.cost.rank import token_bytes
 from kvlab.engine.capacity import describe, size_text
 from kvlab.engine.lanes import Lanes
+from kvlab.engine.plain import PlainScheduler, is_plain
+from kvlab.engine.plain_engine import PlainEngine
 from kvlab.engine.scheduler import Scheduler, Settings
-from kvlab.engine.simulated import SimulatedClock, SimulatedEngine, SimulatedExecutor, hashed
+from kvlab.engine.simulated import SimulatedClock, SimulatedEngine, SimulatedExecutor, SimulatedTime, hashed
 from kvlab.errors import UsageError
 from kvlab.model.load import shape_of
 from kvlab.model.shape import Shape
@@ -144,7 +146,6 @@ def serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Prog
         **outcomes.metrics(tally, totals.launches),
         "workload": {**planned.workload.about, **summed},
         "num_refused": summed["num_refused"] + outcomes.count["refused"],
-        "most_preemptions": outcomes.preempted_most,
         "counts": dict(planned.strategy.counts),
         "timing_valid": True,  # the clock only counts
     }
@@ -156,26 +157,16 @@ def make_engine(
     outcomes: Outcomes,
     series: Thinned,
     progress: Progress | None = None,
-) -> SimulatedEngine:
-    """The engine of a plan, not run yet."""
-    memory = planned.strategy.memory
-    lanes = Lanes(memory.max_seqs, memory.max_len, with_ids=looks_at_tokens(planned.strategy))
-    scheduler = Scheduler(
-        planned.strategy,
-        lanes,
-        admission=build_axis(config, "admission"),
-        victim=build_axis(config, "victim"),
-        forecast=build_axis(config, "forecast"),
-        preemption=build_axis(config, "preemption"),
-        settings=Settings.of(config["engine"]),
-        on_end=outcomes.add,
-    )
-    total = planned.workload.num_requests
-    return SimulatedEngine(
-        planned.workload.requests(),
-        planned.workload.times(),
-        scheduler,
-        SimulatedExecutor(planned.cost, lanes, SimulatedClock(), hashed(planned.shape.vocab)),
-        Recorder(planned.strategy, None, series),
-        None if progress is None else lambda ended: progress(ended, total),
-    )
+) -> SimulatedEngine | PlainEngine:
+    """The engine of a plan, not run yet; the fast one where it decides the same."""
+    strategy, workload, axes = planned.strategy, planned.workload, {axis: build_axis(config, axis) for axis in AXES}
+    settings, clock, recorder = Settings.of(config["engine"]), SimulatedClock(), Recorder(strategy, None, series)
+    told = None if progress is None else lambda ended: progress(ended, workload.num_requests)
+    if workload.batches is not None and is_plain(strategy, settings, **axes):
+        plain = PlainScheduler(strategy, outcomes.add_all, settings.max_preemptions)
+        time = SimulatedTime(planned.cost, clock)
+        return PlainEngine(workload.batches(), workload.times(), plain, time, recorder, told)
+    lanes = Lanes(strategy.memory.max_seqs, strategy.memory.max_len, with_ids=looks_at_tokens(strategy))
+    scheduler = Scheduler(strategy, lanes, settings=settings, on_end=outcomes.add, **axes)
+    executor = SimulatedExecutor(planned.cost, lanes, clock, hashed(planned.shape.vocab))
+    return SimulatedEngine(workload.requests(), workload.times(), scheduler, executor, recorder, told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from kvlab.engine.sequence import Sequence
 
@@ -23,3 +24,16 @@ class Tally:
     idle: int = 0  # times a sequence found no room and stood still for a step
     num_ended: int = 0  # requests
     ended: list[Sequence] = field(default_factory=list)  # finished, refused, failed; empty where they go elsewhere
+
+    def metrics(self) -> dict[str, Any]:
+        """The part of a result that is counted here."""
+        return {
+            "num_preemptions": self.preemptions,
+            "recomputed_tokens": self.recomputed_tokens,
+            "swapped_out_tokens": self.swapped_out_tokens,
+            "num_swaps_refused": self.swaps_refused,
+            "num_forks": self.forks,
+            "num_waits_for_prefix": self.waits_for_prefix,
+            "num_idle": self.idle,
+            "prefix_hit_rate": self.hit_tokens / self.input_tokens if self.input_tokens else 0.0,
+        }

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 
 class Agreement(NamedTuple):
-    """Requests of two runs, compared."""
+    """Sequences of two runs, compared."""
 
     same: int  # token for token
     ties: int  # they part at a token where the first run's two best logits were closer than the tie gap
-    wrong: int  # they part elsewhere, or one run lacks the request
+    wrong: int  # they part elsewhere, or one run lacks the sequence
 
     @property
     def holds(self) -> bool:
@@ -20,18 +20,18 @@ class Agreement(NamedTuple):
 
 
 def compare(reference: Path, other: Path) -> Agreement:
-    """Compare the outputs of two run directories, request by request; only the first difference of each counts.
+    """Compare the outputs of two run directories, sequence by sequence; only the first difference of each counts.
 
     What follows a difference is another text, so later tokens say nothing.
     """
     a, b = _outputs(reference), _outputs(other)
-    kinds = [_kind(a.get(request), b.get(request)) for request in sorted(a.keys() | b.keys())]
+    kinds = [_kind(a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys())]
     return Agreement(kinds.count("same"), kinds.count("tie"), kinds.count("wrong"))
 
 
-def _outputs(directory: Path) -> dict[int, dict[str, Any]]:
+def _outputs(directory: Path) -> dict[tuple[int, int], dict[str, Any]]:
     with (directory / "outputs.jsonl").open() as file:
-        return {entry["id"]: entry for entry in map(json.loads, file)}
+        return {(entry["id"], entry.get("branch", 0)): entry for entry in map(json.loads, file)}
 
 
 def _kind(a: dict[str, Any] | None, b: dict[str, Any] | None) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kvlab.engine.lanes import Lanes
 from kvlab.record.accounting import AccountingError
+from kvlab.record.seen import Places
 from kvlab.strategy import Strategy, Usage
 
 EVERY = 64  # steps between looks while nobody is admitted
@@ -22,7 +22,7 @@ class Disjoint:
         self.strategy, self.every_admission = strategy, every_admission
         self.admissions, self.steps = -1, EVERY
 
-    def check(self, usage: Usage, lanes: Lanes, lane_B: NDArray[np.int64], admissions: int) -> None:
+    def check(self, usage: Usage, lanes: Places, lane_B: NDArray[np.int64], admissions: int) -> None:
         """Raise AccountingError if sequences overlap, or distinct live blocks are not what is held."""
         self.steps += 1
         if self.steps < EVERY and not (self.every_admission and admissions != self.admissions):
@@ -33,7 +33,7 @@ class Disjoint:
         else:
             self._blocks(usage, lanes.id[lane_B].tolist())
 
-    def _rows(self, lanes: Lanes, lane_B: NDArray[np.int64]) -> None:
+    def _rows(self, lanes: Places, lane_B: NDArray[np.int64]) -> None:
         start_B = self.strategy.table.data[lanes.row[lane_B], 0].astype(np.int64)
         order_B = np.argsort(start_B)
         start_B, stop_B = start_B[order_B], (start_B + lanes.room[lane_B])[order_B]

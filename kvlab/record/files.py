@@ -5,15 +5,22 @@ from __future__ import annotations
 import csv
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
+from typing import Any, TextIO
 
+import numpy as np
+from numpy.typing import NDArray
+
+from kvlab.engine.columns import Ended
 from kvlab.engine.sequence import Sequence
 from kvlab.record.step import Step
 
 REQUEST_COLUMNS = (
     "id", "arrival_s", "prompt_len", "output_len", "first_token_s", "finish_s", "preemptions", "outcome", "reason",
+    "branch",
 )  # fmt: skip
 
 
@@ -23,35 +30,55 @@ def write_steps(path: Path, rows: Iterable[tuple[float, ...]]) -> None:
 
 
 def write_requests(path: Path, sequences: list[Sequence]) -> None:
-    """A row a request, in order of arrival; seconds from the start of the run."""
-    _write_csv(path, REQUEST_COLUMNS, map(_request, sorted(sequences, key=lambda s: s.id)))
+    """A row a request, or a sequence of one that has several; in order of arrival, seconds from the run's start."""
+    _write_csv(path, REQUEST_COLUMNS, map(_request, sorted(sequences, key=lambda s: (s.request.id, s.branch))))
+
+
+class RequestWriter:
+    """Writes rows of the same file as soon as requests have ended."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.writer = csv.writer(file)
+        self.writer.writerow(REQUEST_COLUMNS)
+
+    def one(self, sequence: Sequence) -> None:
+        self.writer.writerow(_request(sequence))
+
+    def many(self, ended: Ended) -> None:
+        columns = [_listed(part) if isinstance(part, np.ndarray) else repeat(part) for part in ended]
+        self.writer.writerows(zip(*columns, strict=False))
+
+
+def _listed(column: NDArray[Any]) -> list[Any]:
+    """Nothing where there is no number."""
+    values: list[Any] = column.tolist()
+    return values if values == values else [None if value != value else value for value in values]
 
 
 @contextmanager
-def request_writer(path: Path) -> Iterator[Callable[[Sequence], None]]:
-    """What writes a row of the same file as soon as a request has ended."""
+def request_writer(path: Path) -> Iterator[RequestWriter]:
     with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(REQUEST_COLUMNS)
-        yield lambda sequence: writer.writerow(_request(sequence))
+        yield RequestWriter(file)
 
 
 def _request(s: Sequence) -> tuple[object, ...]:
     return (
-        s.id, s.request.arrival_s, s.request.prompt_len, s.known - s.request.prompt_len, s.first_token_s,
-        s.finish_s, s.preemptions, s.outcome, s.reason,
+        s.request.id, s.request.arrival_s, s.request.prompt_len, s.known - s.request.prompt_len, s.first_token_s,
+        s.finish_s, s.preemptions, s.outcome, s.reason, s.branch,
     )  # fmt: skip
 
 
 def write_outputs(path: Path, sequences: list[Sequence], ties: list[tuple[int, int]]) -> None:
-    """A line a request: its output token ids, and the output indices at which the greedy choice was close."""
+    """A line a sequence: its output token ids, and the output indices at which the greedy choice was close."""
     close = defaultdict(list)
-    for request, position in ties:
-        close[request].append(position)
+    for sequence, position in ties:
+        close[sequence].append(position)
     with path.open("w") as file:
-        for s in sorted(sequences, key=lambda s: s.id):
+        for s in sorted(sequences, key=lambda s: (s.request.id, s.branch)):
             near = sorted({position - s.request.prompt_len for position in close[s.id]})
-            file.write(json.dumps({"id": s.id, "tokens": s.output.tolist(), "ties": near}) + "\n")
+            file.write(
+                json.dumps({"id": s.request.id, "branch": s.branch, "tokens": s.output.tolist(), "ties": near}) + "\n"
+            )
 
 
 def _write_csv(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:

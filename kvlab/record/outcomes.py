@@ -6,24 +6,32 @@ The keys are those of kvlab.record.summary.work_metrics. The first `kept` reques
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from kvlab import sketch
+from kvlab.engine.columns import Ended
 from kvlab.engine.sequence import Sequence
 from kvlab.engine.tally import Tally
 from kvlab.record.series import Block, Series
 from kvlab.sketch import Sketch
 
-COLUMNS = ("arrival_s", "first_token_s", "finish_s", "output")
+COLUMNS = ("arrival_s", "first_token_s", "finish_s", "output", "eldest")
+
+
+class Writes(Protocol):
+    """Writes down requests that have ended."""
+
+    def one(self, sequence: Sequence) -> None: ...
+
+    def many(self, ended: Ended) -> None: ...
 
 
 class Outcomes:
-    """Takes a sequence when it has ended and forgets it; `write` is called with the first `kept` of them."""
+    """Takes sequences when they have ended and forgets them; the first `kept` of them are written down."""
 
-    def __init__(self, write: Callable[[Sequence], None], kept: int) -> None:
+    def __init__(self, write: Writes, kept: int) -> None:
         self.count: Counter[str] = Counter()
         self.write, self.kept = write, kept
         self.finished = Series(len(COLUMNS), self._take)
@@ -35,15 +43,30 @@ class Outcomes:
         if not self.count:
             self.first_s = sequence.request.arrival_s
         request = sequence.request
-        self.count[sequence.outcome] += 1
+        family = sequence.family
+        if family is None or not family.live:  # the last one of its request
+            self.count[sequence.outcome if family is None else family.outcome] += 1
         self.first_s = min(self.first_s, request.arrival_s)
         self.preempted_most = max(self.preempted_most, sequence.preemptions)
         if self.kept:
             self.kept -= 1
-            self.write(sequence)
+            self.write.one(sequence)
         if sequence.outcome == "finished":
             output = sequence.known - request.prompt_len
-            self.finished.append((request.arrival_s, sequence.first_token_s or 0.0, sequence.finish_s or 0.0, output))
+            first_s, finish_s = sequence.first_token_s or 0.0, sequence.finish_s or 0.0
+            self.finished.append((request.arrival_s, first_s, finish_s, output, sequence.branch == 0))
+
+    def add_all(self, ended: Ended) -> None:
+        """As `add` takes them one by one."""
+        first_s = float(ended.arrival_s.min())
+        self.first_s = min(self.first_s, first_s) if self.count else first_s
+        self.count[ended.outcome] += ended.count
+        self.preempted_most = max(self.preempted_most, int(ended.preemptions.max()))
+        if self.kept:
+            self.write.many(ended.first(self.kept))
+            self.kept = max(0, self.kept - ended.count)
+        if ended.outcome == "finished":
+            self.finished.extend(np.stack((ended.arrival_s, ended.first_token_s, ended.finish_s, ended.output), axis=1))
 
     def metrics(self, tally: Tally, launches: int) -> dict[str, Any]:
         self.finished.flush()
@@ -55,9 +78,8 @@ class Outcomes:
             "duration_s": duration,
             "tokens_per_s": self.output_tokens / duration if duration else 0.0,
             "num_steps": launches,
-            "num_preemptions": tally.preemptions,
-            "recomputed_tokens": tally.recomputed_tokens,
-            "prefix_hit_rate": tally.hit_tokens / tally.input_tokens if tally.input_tokens else 0.0,
+            **tally.metrics(),
+            "most_preemptions": self.preempted_most,
             "ttft_s": self.ttft.spread(),
             "tpot_s": self.tpot.spread(),
             "normalized_latency_s": self.normalized.spread(),
@@ -65,10 +87,10 @@ class Outcomes:
         }
 
     def _take(self, block: Block) -> None:
-        arrival, first, finish, output = block.T
+        arrival, first, finish, output, eldest = block.T
         self.output_tokens += int(output.sum())
         self.last_s = max(self.last_s, float(finish.max()))
         several = output > 1
-        self.ttft.add(first - arrival)
+        self.ttft.add((first - arrival)[eldest > 0])
         self.tpot.add((finish - first)[several] / (output[several] - 1))
         self.normalized.add((finish - arrival) / np.maximum(output, 1))

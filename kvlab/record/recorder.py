@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvlab.engine.lanes import Lanes
 from kvlab.engine.launch import Launch
 from kvlab.record.accounting import Identity, distinct_tokens, split
 from kvlab.record.disjoint import Disjoint
+from kvlab.record.seen import Places, Seen
 from kvlab.record.series import Block, Everything, Series
 from kvlab.record.step import Step
 from kvlab.record.totals import Totals
 from kvlab.strategy import Strategy
-
-if TYPE_CHECKING:
-    from kvlab.engine.scheduler import Scheduler
-
 
 WAITING, TOKEN_STATE, RESERVATION = map(Step._fields.index, ("waiting", "token_state", "reservation"))
 
@@ -54,15 +50,13 @@ class Recorder:
         rows = self.kept.rows(len(Step._fields)).tolist()
         return [Step(*row[:2], *map(int, row[2:])) for row in rows]
 
-    def step(self, scheduler: Scheduler, launch: Launch, now: float) -> None:
+    def step(self, scheduler: Seen, launch: Launch, now: float) -> None:
         new_B = launch.stop_B - launch.start_B
         decode_B = launch.samples_B & (new_B == 1) & (launch.start_B >= scheduler.lanes.prompt[launch.lane_B])
         prefill = int(new_B[~decode_B].sum())
         self._row(scheduler, now, len(new_B), prefill, int(decode_B.sum()), launch)
 
-    def stretch(
-        self, scheduler: Scheduler, launch: Launch, end_K: NDArray[np.float64], queued_K: NDArray[np.int64]
-    ) -> None:
+    def stretch(self, scheduler: Seen, launch: Launch, end_K: NDArray[np.float64], queued_K: NDArray[np.int64]) -> None:
         """`launch`, and those like it that end at `end_K`, each of the same sequences, one token further.
 
         Nothing else changes in them, but for who waits: of every sequence's room one slot more is written in each.
@@ -78,7 +72,7 @@ class Recorder:
         self.series.extend(rows)
         self.last_s = float(end_K[-1])
 
-    def idle(self, scheduler: Scheduler, now: float) -> None:
+    def idle(self, scheduler: Seen, now: float) -> None:
         """Nothing ran until `now`."""
         self._row(scheduler, now, 0, 0, 0, None)
 
@@ -87,14 +81,12 @@ class Recorder:
         self.series.flush()
         self.identity.check_empty(self.strategy.usage())
 
-    def _row(
-        self, scheduler: Scheduler, now: float, running: int, prefill: int, decode: int, launch: Launch | None
-    ) -> None:
+    def _row(self, scheduler: Seen, now: float, running: int, prefill: int, decode: int, launch: Launch | None) -> None:
         self.series.append(self._measured(scheduler, now, running, prefill, decode, launch))
         self.last_s = now
 
     def _measured(
-        self, scheduler: Scheduler, now: float, running: int, prefill: int, decode: int, launch: Launch | None
+        self, scheduler: Seen, now: float, running: int, prefill: int, decode: int, launch: Launch | None
     ) -> Step:
         usage, memory, lanes = self.strategy.usage(), self.strategy.memory, scheduler.lanes
         self.identity.check(usage)
@@ -111,7 +103,7 @@ class Recorder:
         )  # fmt: skip
 
     @staticmethod
-    def _stored(lanes: Lanes, launch: Launch | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _stored(lanes: Places, launch: Launch | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(lanes on the device [B], tokens that each has stored once the launch is over [B])."""
         if launch is not None and len(launch.lane_B) == len(lanes):
             return launch.lane_B, launch.stop_B
@@ -121,7 +113,7 @@ class Recorder:
             stored_B[np.isin(lane_B, launch.lane_B)] = launch.stop_B  # both in order of admission
         return lane_B, stored_B
 
-    def _distinct(self, lanes: Lanes, lane_B: NDArray[np.int64], stored_B: NDArray[np.int64]) -> int | None:
+    def _distinct(self, lanes: Places, lane_B: NDArray[np.int64], stored_B: NDArray[np.int64]) -> int | None:
         """Where a fork has not asked for room of its own yet: slots that are written."""
         block_size = self.strategy.block_size
         if block_size is None or not lanes.asks[lane_B].any():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,14 +15,14 @@ from kvlab.engine.tally import Tally
 
 
 def latency_metrics(finished: list[Sequence]) -> dict[str, Any]:
-    """Seconds, over the requests that finished."""
+    """Seconds. Of the requests that finished: to their first token, once. Of each of their sequences: the rest."""
     times = np.array(
         [(s.request.arrival_s, s.first_token_s, s.finish_s, s.known - s.request.prompt_len) for s in finished]
     ).reshape(-1, 4)
     arrival, first, finish, output = times.T
-    several = output > 1
+    several, eldest = output > 1, np.array([s.branch == 0 for s in finished], bool)
     return {
-        "ttft_s": spread(first - arrival),
+        "ttft_s": spread((first - arrival)[eldest]),
         "tpot_s": spread((finish - first)[several] / (output[several] - 1)),
         "normalized_latency_s": spread((finish - arrival) / output),
     }
@@ -40,16 +41,18 @@ def work_metrics(tally: Tally, launches: int) -> dict[str, Any]:
     output = sum(s.known - s.request.prompt_len for s in finished)
     begin = min((s.request.arrival_s for s in tally.ended), default=0.0)
     duration = max((s.finish_s or 0.0 for s in finished), default=begin) - begin
+    requests = Counter(
+        {s.request.id: s.outcome if s.family is None else s.family.outcome for s in tally.ended}.values()
+    )
     return {
-        "num_finished": len(finished),
-        "num_failed": sum(s.outcome == "failed" for s in tally.ended),
+        "num_finished": requests["finished"],
+        "num_failed": requests["failed"],
         "num_output_tokens": output,
         "duration_s": duration,
         "tokens_per_s": output / duration if duration else 0.0,
         "num_steps": launches,
-        "num_preemptions": tally.preemptions,
-        "recomputed_tokens": tally.recomputed_tokens,
-        "prefix_hit_rate": tally.hit_tokens / tally.input_tokens if tally.input_tokens else 0.0,
+        **tally.metrics(),
+        "most_preemptions": max((s.preemptions for s in tally.ended), default=0),
         **latency_metrics(finished),
     }
 
