@@ -7,7 +7,7 @@ from time import perf_counter_ns
 import numpy as np
 from numpy.typing import NDArray
 
-from kvlab.strategy import Arrival, Grant, Move, Strategy, Usage
+from kvlab.strategy import Arrival, Arrivals, Grant, Move, Strategy, Usage
 
 
 class Metered:
@@ -24,6 +24,12 @@ class Metered:
         grant = self.strategy.admit(arrival, new, leave)
         self.ns += self.clock() - begin
         return grant
+
+    def admit_all(self, arrivals: Arrivals, beyond: int) -> list[int]:
+        begin = self.clock()
+        rooms = self.strategy.admit_all(arrivals, beyond)
+        self.ns += self.clock() - begin
+        return rooms
 
     def fork(self, parent: int, child: Arrival) -> Grant | None:
         begin = self.clock()
@@ -56,6 +62,11 @@ class Metered:
     def release(self, seq: int) -> None:
         begin = self.clock()
         self.strategy.release(seq)
+        self.ns += self.clock() - begin
+
+    def release_all(self, seqs: list[int]) -> None:
+        begin = self.clock()
+        self.strategy.release_all(seqs)
         self.ns += self.clock() - begin
 
     def swap_out(self, seq: int, length: int) -> bool:

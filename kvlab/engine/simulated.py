@@ -82,21 +82,16 @@ def candidates(id_R: NDArray[np.int64], position_R: NDArray[np.int64], count: in
     return np.broadcast_to(np.arange(count), place_RC.shape), -np.sort(-logprob_RC, axis=1)
 
 
-class SimulatedExecutor:
-    """Says what a launch would take, and puts the clock forward by it."""
+class SimulatedTime:
+    """What launches would take; puts the clock forward by it."""
 
-    def __init__(self, cost: Cost, lanes: Lanes, clock: SimulatedClock, tokens: Tokens) -> None:
-        self.cost, self.lanes, self.clock, self.tokens = cost, lanes, clock, tokens
+    def __init__(self, cost: Cost, clock: SimulatedClock) -> None:
+        self.cost, self.clock = cost, clock
 
-    def run(self, moves: list[Move], launch: Launch) -> NDArray[np.int32]:
-        of_M = launch.sampled()
-        launch_s = self.cost.launch(launch.stop_B - launch.start_B, launch.stop_B, len(of_M))
+    def pass_by(self, moves: list[Move], launch: Launch, samples: int) -> None:
+        """Put the clock forward by a launch that samples so many rows."""
+        launch_s = self.cost.launch(launch.stop_B - launch.start_B, launch.stop_B, samples)
         self.clock.seconds += launch_s + self._moved(moves, launch, launch_s)
-        id_M = self.lanes.id[launch.lane_B[of_M]] if launch.also is None else launch.also.id_M
-        if launch.choices is not None:
-            row_R = launch.choices.row_R
-            launch.choices.take(*candidates(id_M[row_R], launch.positions()[row_R], launch.choices.count))
-        return np.zeros(len(of_M), np.int32) if launch.ids_T is None else self.tokens(id_M, launch.positions())
 
     def decode(self, moves: list[Move], launch: Launch, steps: int) -> NDArray[np.float64]:
         """The moments at which that launch and those like it behind it begin [steps], and the last one's end.
@@ -112,6 +107,23 @@ class SimulatedExecutor:
         """Seconds by which moves make a launch longer."""
         seconds = self.cost.moves(moves) if moves else 0.0
         return seconds + self.cost.beside(launch.beside, launch_s) if launch.beside else seconds
+
+
+class SimulatedExecutor(SimulatedTime):
+    """Computes nothing: says tokens that `tokens` makes up."""
+
+    def __init__(self, cost: Cost, lanes: Lanes, clock: SimulatedClock, tokens: Tokens) -> None:
+        super().__init__(cost, clock)
+        self.lanes, self.tokens = lanes, tokens
+
+    def run(self, moves: list[Move], launch: Launch) -> NDArray[np.int32]:
+        of_M = launch.sampled()
+        self.pass_by(moves, launch, len(of_M))
+        id_M = self.lanes.id[launch.lane_B[of_M]] if launch.also is None else launch.also.id_M
+        if launch.choices is not None:
+            row_R = launch.choices.row_R
+            launch.choices.take(*candidates(id_M[row_R], launch.positions()[row_R], launch.choices.count))
+        return np.zeros(len(of_M), np.int32) if launch.ids_T is None else self.tokens(id_M, launch.positions())
 
 
 class SimulatedEngine(Engine[SimulatedExecutor]):

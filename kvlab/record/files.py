@@ -7,12 +7,8 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import repeat
 from pathlib import Path
-from typing import Any, TextIO
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TextIO
 
 from kvlab.engine.columns import Ended
 from kvlab.engine.sequence import Sequence
@@ -44,15 +40,9 @@ class RequestWriter:
     def one(self, sequence: Sequence) -> None:
         self.writer.writerow(_request(sequence))
 
-    def many(self, ended: Ended) -> None:
-        columns = [_listed(part) if isinstance(part, np.ndarray) else repeat(part) for part in ended]
-        self.writer.writerows(zip(*columns, strict=False))
-
-
-def _listed(column: NDArray[Any]) -> list[Any]:
-    """Nothing where there is no number."""
-    values: list[Any] = column.tolist()
-    return values if values == values else [None if value != value else value for value in values]
+    def many(self, ended: Ended, most: int) -> None:
+        """The first so many of them."""
+        self.writer.writerows(ended.rows(most))
 
 
 @contextmanager

@@ -25,7 +25,7 @@ class Writes(Protocol):
 
     def one(self, sequence: Sequence) -> None: ...
 
-    def many(self, ended: Ended) -> None: ...
+    def many(self, ended: Ended, most: int) -> None: ...
 
 
 class Outcomes:
@@ -60,13 +60,14 @@ class Outcomes:
         """As `add` takes them one by one."""
         first_s = float(ended.arrival_s.min())
         self.first_s = min(self.first_s, first_s) if self.count else first_s
-        self.count[ended.outcome] += ended.count
+        self.count[ended.outcome] += len(ended)
         self.preempted_most = max(self.preempted_most, int(ended.preemptions.max()))
         if self.kept:
-            self.write.many(ended.first(self.kept))
-            self.kept = max(0, self.kept - ended.count)
+            self.write.many(ended, self.kept)
+            self.kept = max(0, self.kept - len(ended))
         if ended.outcome == "finished":
-            self.finished.extend(np.stack((ended.arrival_s, ended.first_token_s, ended.finish_s, ended.output), axis=1))
+            columns = ended.arrival_s, ended.first_token_s, ended.finish_s, ended.output, np.ones(len(ended))
+            self.finished.extend(np.stack(columns, axis=1))
 
     def metrics(self, tally: Tally, launches: int) -> dict[str, Any]:
         self.finished.flush()

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice, repeat
-from typing import Any
+from itertools import chain, islice, repeat
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvlab.request import Request
 from kvlab.sketch import Sketch
@@ -22,8 +23,21 @@ from kvlab.workload.rows import Rows
 from kvlab.workload.sources import check_knobs, draw
 from kvlab.workload.summary import summarise
 
-AT_ONCE = 4096  # lengths added up together
-Pair = tuple[int, int]  # tokens of prompt and output
+AT_ONCE = 4096  # requests drawn together
+Pairs = NDArray[np.int64]  # [N, 2] tokens of prompt and output
+
+
+class Batch(NamedTuple):
+    """N requests in order of arrival, of which nothing is known but this; tokens, seconds."""
+
+    id: NDArray[np.int64]
+    prompt: NDArray[np.int64]
+    output: NDArray[np.int64]
+    limit: NDArray[np.int64]
+    arrival_s: NDArray[np.float64]
+
+    def each(self) -> Iterator[tuple[int, int, int, int, float]]:
+        return zip(*(column.tolist() for column in self), strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +46,7 @@ class Stream:
 
     requests: Callable[[], Iterator[Request]]  # in order of arrival
     times: Callable[[], Iterator[float]]  # their arrivals, without making them
+    batches: Callable[[], Iterator[Batch]] | None  # the same requests; None: there is more to them than a batch says
     num_requests: int
     least_limit: int  # no request declares less
     about: dict[str, Any]  # for the result file, but for what `lengths` adds up
@@ -42,16 +57,16 @@ class Lengths:
     """Adds the lengths up while requests are made; percentiles are sketched."""
 
     def __init__(self) -> None:
-        self.refused, self.waiting = 0, list[Pair]()
-        self.total, self.parts = 0, (Sketch(), Sketch())
+        self.refused = self.total = 0
+        self.parts = Sketch(), Sketch()
 
-    def add(self, pair: Pair) -> None:
-        self.waiting.append(pair)
-        if len(self.waiting) == AT_ONCE:
-            self._flush()
+    def add(self, pair_N2: Pairs, refused: int = 0) -> None:
+        self.refused += refused
+        self.total += int(pair_N2.sum())
+        for part, length_N in zip(self.parts, pair_N2.T, strict=True):
+            part.add(length_N.astype(np.float64))
 
     def summary(self) -> dict[str, Any]:
-        self._flush()
         prompt, output = self.parts
         return {
             "num_refused": self.refused,
@@ -59,13 +74,6 @@ class Lengths:
             "output_tokens": output.spread(),
             "total_tokens": self.total,
         }
-
-    def _flush(self) -> None:
-        pair_N2 = np.array(self.waiting, np.float64).reshape(-1, 2)
-        self.waiting.clear()
-        self.total += int(pair_N2.sum())
-        for part, length_N in zip(self.parts, pair_N2.T, strict=True):
-            part.add(length_N)
 
 
 def stream(config: Config, *, seed: int, max_len: int, vocab: int | None) -> Stream:
@@ -79,27 +87,38 @@ def stream(config: Config, *, seed: int, max_len: int, vocab: int | None) -> Str
     made = maker(config, seed=seed, max_len=max_len, vocab=vocab)
     lengths_alone, summed = vocab is None and made.plain, Lengths()
 
-    def pairs() -> Iterator[Pair]:
-        drawn = draw(config, seed, max_len)
-        return (_shaped(drawn.origin, pair, scale, made) for pair in islice(drawn.pairs, count))
+    def drawn() -> Iterator[tuple[Batch, int]]:
+        """With how many were refused between them."""
+        first = 0
+        when = arrivals.poisson_times(rate, seed) if kind == "poisson" else repeat(0.0)
+        source = draw(config, seed, max_len)
+        left = islice(source.pairs, count)
+        while len(raw := np.fromiter(chain.from_iterable(islice(left, AT_ONCE)), np.int64)):
+            pair_N2 = _shaped(source.origin, raw.reshape(-1, 2), scale, made)
+            id_N = np.arange(first, first + len(pair_N2))
+            arrival_s_N = np.fromiter(islice(when, len(pair_N2)), np.float64)
+            fits_N = pair_N2.sum(axis=1) <= max_len
+            prompt_N, output_N = pair_N2[fits_N].T
+            limit_N = _limits(made, prompt_N)
+            yield Batch(id_N[fits_N], prompt_N, output_N, limit_N, arrival_s_N[fits_N]), int((~fits_N).sum())
+            first += len(pair_N2)
 
-    def times() -> Iterator[float]:
-        return arrivals.poisson_times(rate, seed) if kind == "poisson" else repeat(0.0)
+    def batches() -> Iterator[Batch]:
+        for batch, refused in drawn():
+            summed.add(np.stack((batch.prompt, batch.output), axis=1), refused)
+            yield batch
 
     def requests() -> Iterator[Request]:
-        for id, (pair, time) in enumerate(zip(pairs(), times(), strict=False)):
-            if sum(pair) > max_len:
-                summed.refused += 1
-                continue
-            summed.add(pair)
+        for id, prompt, output, limit, time in chain.from_iterable(map(Batch.each, batches())):
             if lengths_alone:
-                yield Request(id, *pair, made.limit(pair[0]), time)
+                yield Request(id, prompt, output, limit, time)
             else:
-                yield made.request(id, *pair, time, None)
+                yield made.request(id, prompt, output, time, None)
 
     return Stream(
         requests,
-        lambda: (time for pair, time in zip(pairs(), times(), strict=False) if sum(pair) <= max_len),
+        lambda: chain.from_iterable(batch.arrival_s.tolist() for batch, _ in drawn()),
+        batches if lengths_alone else None,
         count,
         max_len if made.max_tokens is None else 1,
         {
@@ -119,16 +138,20 @@ def of_list(workload: Workload, max_len: int) -> Stream:
     """Requests that exist already."""
     made = workload.requests
     summed = Lengths()
-    summed.refused = len(workload.refused)
+    pair_N2 = np.array([(one.prompt_len, one.output_len or 0) for one in made], np.int64).reshape(-1, 2)
+    summed.add(pair_N2, len(workload.refused))
 
-    def requests() -> Iterator[Request]:
-        for request in made:
-            summed.add((request.prompt_len, request.output_len or 0))
-            yield request
+    arrival_s_N = np.array([one.arrival_s for one in made], np.float64)
+
+    def batches() -> Iterator[Batch]:
+        id_N, limit_N = np.array([(one.id, one.limit) for one in made], np.int64).reshape(-1, 2).T
+        prompt_N, output_N = pair_N2.T
+        yield Batch(id_N, prompt_N, output_N, limit_N, arrival_s_N)
 
     return Stream(
-        requests,
-        lambda: (request.arrival_s for request in made),
+        lambda: iter(made),
+        lambda: iter(arrival_s_N.tolist()),
+        batches if all(map(_is_plain, made)) else None,
         len(made) + len(workload.refused),
         min((request.limit for request in made), default=max_len),
         {key: value for key, value in workload.info.items() if key not in summarise([], [])}
@@ -146,9 +169,23 @@ def describe(made: Stream) -> str:
     return f"{about['name']} ({kind}{about['source']}): {made.num_requests:,} requests; {when}{rate}"
 
 
-def _shaped(origin: dict[str, Any], pair: Pair, scale: float, made: Maker) -> Pair:
-    """As kvlab.workload.make shapes a row."""
+def _shaped(origin: dict[str, Any], pair_N2: Pairs, scale: float, made: Maker) -> Pairs:
+    """As kvlab.workload.make shapes rows."""
     if scale == 1 and made.max_tokens is None and not made.system_prompt:
-        return pair
-    rows = Rows([pair[0]], [pair[1]], origin).scaled(scale).cut(made.max_tokens).behind(made.system_prompt)
-    return rows.prompt[0], rows.output[0]
+        return pair_N2
+    prompts, outputs = pair_N2.T.tolist()
+    rows = Rows(prompts, outputs, origin).scaled(scale).cut(made.max_tokens).behind(made.system_prompt)
+    return np.array((rows.prompt, rows.output), np.int64).T
+
+
+def _limits(made: Maker, prompt_N: NDArray[np.int64]) -> NDArray[np.int64]:
+    """As Maker.limit says."""
+    if made.max_tokens is None:
+        return np.full(len(prompt_N), made.max_len)
+    return np.minimum(made.max_len, prompt_N + made.max_tokens)
+
+
+def _is_plain(one: Request) -> bool:
+    """Whether a batch says all that there is to it."""
+    plain = (one.n, one.beams, one.priority, one.space) == (1, 0, 0, 0)
+    return plain and one.prompt is None and one.output_len is not None
