@@ -176,9 +176,7 @@ class PageAware(Eviction):
         self.groups.setdefault(group, OrderedDict())[key] = None
         self.used[group] = self.time
         heappush(self.heap, (-len(self.groups[group]), self.time, group))
-        if len(self.heap) > 4 * len(self.groups) + 16:
-            self.heap = [(-len(keys), self.used[group], group) for group, keys in self.groups.items()]
-            heapify(self.heap)
+        self.tidy_heap()
 
     def remove(self, key: int) -> None:
         group = self.group(key)
@@ -213,6 +211,13 @@ class PageAware(Eviction):
         self.count -= 1
         if not self.groups[group]:
             del self.groups[group], self.used[group]
+            self.tidy_heap()
+
+    def tidy_heap(self) -> None:
+        """Drop what is out of date, once it is most of the heap."""
+        if len(self.heap) > 4 * len(self.groups) + 16:
+            self.heap = [(-len(keys), self.used[group], group) for group, keys in self.groups.items()]
+            heapify(self.heap)
 
     def fullest(self) -> int:
         """The page group with most blocks that nobody owns, and a key among them; KeyError if there is none."""
