@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from kvlab.engine.sequence import Sequence
 from kvlab.engine.scheduler import Tally
+from kvlab.engine.sequence import Sequence
 from kvlab.record.outcomes import Outcomes
 from kvlab.record.series import ROWS, Everything, Series, Thinned
 from kvlab.record.summary import work_metrics
@@ -85,7 +87,7 @@ def test_outcomes_say_what_the_summary_of_all_of_them_says(count):
     rng, written = np.random.default_rng(1), []
     tally, outcomes = (
         Tally(preemptions=5, recomputed_tokens=7, hit_tokens=1, input_tokens=4),
-        Outcomes(written.append, 10),
+        Outcomes(SimpleNamespace(one=written.append), 10),
     )
     for id in range(count):
         tally.ended.append(ended(id, rng))
