@@ -12,6 +12,7 @@ from kvlab.build import AXES, build_axis, build_strategy
 from kvlab.engine.attentions import limits
 from kvlab.engine.capacity import describe, pool_bytes
 from kvlab.engine.engine import Engine
+from kvlab.engine.speculation import speculation_of
 from kvlab.model.load import load, shape_of
 from kvlab.model.shape import Shape
 from kvlab.record import files, summary
@@ -48,6 +49,7 @@ def plan(config: dict[str, Any], platform: Platform | None = None) -> Plan:
     strategy = build_strategy(config, token_bytes, shape.layers, size)
     for axis in AXES:
         build_axis(config, axis)
+    speculation_of(config)
     device = platform.device.type if platform else config["device"]
     limits.check(config["attention"], device, config["dtype"], strategy.block_size, shape.head_dim)
     workload = make(
@@ -182,7 +184,9 @@ def _write(directory: Path, engine: Engine[RealExecutor]) -> None:
 
 def _metrics(planned: Plan, engine: Engine[RealExecutor]) -> dict[str, Any]:
     totals, tally = engine.recorder.totals, engine.scheduler.tally
-    refused = sum(sequence.outcome == "refused" for sequence in tally.ended)  # has one sequence, however many it asks for
+    refused = sum(
+        sequence.outcome == "refused" for sequence in tally.ended
+    )  # has one sequence, however many it asks for
     return {
         **totals.metrics(planned.strategy.memory.bytes),
         **summary.work_metrics(tally, totals.launches),

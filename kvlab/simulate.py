@@ -20,6 +20,7 @@ from kvlab.engine.plain import PlainScheduler, is_plain
 from kvlab.engine.plain_engine import PlainEngine
 from kvlab.engine.scheduler import Scheduler, Settings
 from kvlab.engine.simulated import SimulatedClock, SimulatedEngine, SimulatedExecutor, SimulatedTime, hashed
+from kvlab.engine.speculation import speculation_of
 from kvlab.errors import UsageError
 from kvlab.model.load import shape_of
 from kvlab.model.shape import Shape
@@ -138,7 +139,7 @@ def serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Prog
         outcomes, series = Outcomes(write, REQUEST_ROWS), Thinned(SERIES_ROWS, merged)
         engine = make_engine(config, planned, outcomes, series, progress)
         engine.run()
-    files.write_steps(directory / "steps.csv", map(tuple, series.rows(len(Step._fields)).tolist()))
+    files.write_step_block(directory / "steps.csv", series.rows(len(Step._fields)))
     (directory / "outputs.jsonl").write_text("")  # nothing was said
     summed, tally, totals = planned.workload.lengths.summary(), engine.scheduler.tally, engine.recorder.totals
     return {
@@ -162,11 +163,13 @@ def make_engine(
     strategy, workload, axes = planned.strategy, planned.workload, {axis: build_axis(config, axis) for axis in AXES}
     settings, clock, recorder = Settings.of(config["engine"]), SimulatedClock(), Recorder(strategy, None, series)
     told = None if progress is None else lambda ended: progress(ended, workload.num_requests)
-    if workload.batches is not None and is_plain(strategy, settings, **axes):
+    tokens = hashed(planned.shape.vocab)
+    speculation = speculation_of(config, tokens)
+    if speculation is None and workload.batches is not None and is_plain(strategy, settings, **axes):
         plain = PlainScheduler(strategy, outcomes.add_all, settings.max_preemptions)
         time = SimulatedTime(planned.cost, clock)
         return PlainEngine(workload.batches(), workload.times(), plain, time, recorder, told)
     lanes = Lanes(strategy.memory.max_seqs, strategy.memory.max_len, with_ids=looks_at_tokens(strategy))
-    scheduler = Scheduler(strategy, lanes, settings=settings, on_end=outcomes.add, **axes)
-    executor = SimulatedExecutor(planned.cost, lanes, clock, hashed(planned.shape.vocab))
+    scheduler = Scheduler(strategy, lanes, settings=settings, speculation=speculation, on_end=outcomes.add, **axes)
+    executor = SimulatedExecutor(planned.cost, lanes, clock, tokens)
     return SimulatedEngine(workload.requests(), workload.times(), scheduler, executor, recorder, told)

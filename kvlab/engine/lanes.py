@@ -32,6 +32,7 @@ class Lanes:
         self.expected = np.zeros(max_seqs, np.int64)  # tokens that the forecast said
         self.priority = np.zeros(max_seqs, np.int64)
         self.beams = np.zeros(max_seqs, np.int64)  # width of the search that it belongs to; 0: none
+        self.drafts = np.zeros(max_seqs, np.int64)  # tokens behind the known ones that are guesses, for this step
         self.brood = np.zeros(max_seqs, np.int64)  # other samples whose first token is drawn beside its own
         self.ids = np.zeros((max_seqs, max_len), np.int32) if with_ids else None
         self._used: dict[int, None] = {}  # lanes, oldest admission first
@@ -72,7 +73,7 @@ class Lanes:
         # The last token is delivered but never stored: nothing is computed after it.
         self.final[lane] = request.final - 1 if request.final is not None else -1
         self.limit[lane], self.expected[lane], self.priority[lane] = request.limit, expected, request.priority
-        self.beams[lane], self.brood[lane] = request.beams, 0
+        self.beams[lane], self.brood[lane], self.drafts[lane] = request.beams, 0, 0
         if self.ids is not None and request.prompt is not None:
             self.ids[lane, : request.prompt_len] = request.prompt
             self.ids[lane, request.prompt_len : sequence.known] = sequence.output
@@ -99,13 +100,13 @@ class Lanes:
     # --- one launch
 
     def shares(self, chunk: int, budget: int | None) -> NDArray[np.int64]:
-        """Tokens that each lane in use, in `order`, is to compute: those that decode one, the others what is left.
+        """Tokens that each lane in use, in `order`, is to compute: those that decode first, the others what is left.
 
         chunk: of one sequence, at most; budget: of all together, None: without bound.
         """
         lanes = self.order
         left_B = self.known[lanes] - self.stored[lanes]
-        want_B: NDArray[np.int64] = np.minimum(left_B, chunk)
+        want_B: NDArray[np.int64] = np.minimum(left_B + self.drafts[lanes], chunk)
         if budget is None or int(want_B.sum()) <= budget:
             return want_B
         share_B: NDArray[np.int64] = np.where(left_B == 1, want_B, 0)
@@ -124,7 +125,7 @@ class Lanes:
         if not active.all():
             lanes, start, known, stop = lanes[active], start[active], known[active], stop[active]
         ids = None if self.ids is None else self._pack(self.ids, lanes, start, stop)
-        return Launch(lanes, self.row[lanes], start, stop, stop == known, ids)
+        return Launch(lanes, self.row[lanes], start, stop, stop >= known, ids)
 
     @staticmethod
     def _pack(

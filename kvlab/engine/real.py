@@ -16,6 +16,7 @@ from kvlab.engine.executor import RealExecutor
 from kvlab.engine.kernels import build_kernels
 from kvlab.engine.lanes import Lanes
 from kvlab.engine.scheduler import Scheduler, Settings
+from kvlab.engine.speculation import speculation_of
 from kvlab.memory.build import build_store
 from kvlab.memory.store import Store
 from kvlab.model.llama import Llama
@@ -59,6 +60,7 @@ def real_engine(
             forecast=build_axis(config, "forecast"),
             preemption=build_axis(config, "preemption"),
             settings=Settings.of(config["engine"]),
+            speculation=speculation_of(config),
             eos=eos,
         )
         executor = _executor(config, model, store, strategy, lanes, platform)

@@ -20,6 +20,7 @@ from kvlab.engine.launch import Launch
 from kvlab.engine.metered import Metered
 from kvlab.engine.sequence import Sequence, shared_tokens
 from kvlab.engine.siblings import Siblings
+from kvlab.engine.speculation import Speculation
 from kvlab.engine.tally import Tally
 from kvlab.request import Request
 from kvlab.strategy import Arrival, Copy, Grant, Move, Strategy
@@ -59,11 +60,13 @@ class Scheduler:
         preemption: Preemption | None = None,
         eos: tuple[int, ...] = (),
         settings: Settings | None = None,
+        speculation: Speculation | None = None,
         on_end: Callable[[Sequence], None] | None = None,
     ) -> None:
         self.strategy, self.lanes, self.eos = strategy, lanes, np.asarray(eos, np.int32)
         self.admission, self.victim, self.forecast = admission, victim, forecast
         self.preemption, self.settings = preemption or Recompute(), settings or Settings()
+        self.speculation = speculation
         self.metered, self.tally = Metered(strategy), Tally()
         self.on_end = on_end or self.tally.ended.append
         self.waiting: deque[Sequence] = deque()
@@ -133,6 +136,8 @@ class Scheduler:
         """
         preemptions = self.tally.preemptions
         self.siblings.fork()
+        if self.speculation is not None:
+            self.speculation.prepare(self)
         self._grow()
         if preemptions == self.tally.preemptions:
             self._admit()
@@ -154,7 +159,7 @@ class Scheduler:
     def done(self, launch: Launch, token_M: NDArray[np.int32], now: float) -> None:
         """The launch is over: `token_M` are the sampled tokens, one for each sampled row; `now` in seconds."""
         lanes = self.lanes
-        lanes.stored[launch.lane_B] = launch.stop_B
+        lanes.stored[launch.lane_B] = np.minimum(launch.stop_B, lanes.known[launch.lane_B])  # drafts are not told
         self._tell_prefills(launch)
         if self.stepped is not None and launch.samples_B.any():
             self._step()
@@ -182,8 +187,8 @@ class Scheduler:
         known_B = lanes.known[lane_B]
         if len(self.eos) or (launch.start_B < known_B - 1).any() or (known_B <= lanes.prompt[lane_B]).any():
             return 0  # prompts, or recomputation
-        if len(lane_B) < len(lanes) or launch.choices is not None:
-            return 0  # somebody stands still, or a search chooses
+        if len(lane_B) < len(lanes) or launch.choices is not None or self.speculation is not None:
+            return 0  # somebody stands still, a search chooses, or drafts are verified
         unfinished = int((lanes.end[lane_B] - known_B).min()) - 1
         if self._may_admit() or (self.waiting and self.stepped is not None):
             return min(unfinished, 1)

@@ -128,25 +128,25 @@ class Siblings:
 
     def complete(self, launch: Launch) -> Launch:
         """With the rows that families want sampled beside the usual ones."""
-        if not self.families:
+        if not self.families and self.scheduler.speculation is None:
             return launch
         lanes, lane_B = self.lanes, launch.lane_B
         brood_B = np.where(launch.samples_B, lanes.brood[lane_B], 0)
-        also = self._also(launch, brood_B) if brood_B.any() else None
+        draft_B = np.where(launch.samples_B, launch.stop_B - lanes.known[lane_B], 0)
+        also = self._also(launch, brood_B, draft_B) if brood_B.any() or draft_B.any() else None
         beams_M = lanes.beams[lane_B][np.flatnonzero(launch.samples_B) if also is None else also.of_M]
         choices = Choices(np.flatnonzero(beams_M), 2 * int(beams_M.max())) if beams_M.any() else None
         return replace(launch, also=also, choices=choices)
 
-    def _also(self, launch: Launch, brood_B: Lanes) -> Also:
-        """Each sampled row as often as samples begin with it."""
-        lanes = self.lanes
-        times_B = np.where(launch.samples_B, 1 + brood_B, 0)
+    def _also(self, launch: Launch, brood_B: Lanes, draft_B: Lanes) -> Also:
+        """Each sampled row as often as samples begin with it; of a sequence with drafts the rows that verify them."""
+        times_B = np.where(launch.samples_B, 1 + brood_B + draft_B, 0)
         of_M = np.repeat(np.arange(len(times_B)), times_B)
-        first_B = np.cumsum(times_B) - times_B
-        branch_M = np.arange(len(of_M)) - first_B[of_M]
-        family_M = (brood_B > 0)[of_M]
-        id_M = lanes.id[launch.lane_B[of_M]] + np.where(family_M, branch_M << BRANCH_BITS, 0)
-        return Also((np.cumsum(launch.stop_B - launch.start_B) - 1)[of_M], of_M, id_M)
+        nth_M = np.arange(len(of_M)) - (np.cumsum(times_B) - times_B)[of_M]
+        last_B = np.cumsum(launch.stop_B - launch.start_B) - 1
+        row_M = (last_B - draft_B)[of_M] + np.where(draft_B[of_M] > 0, nth_M, 0)
+        id_M = self.lanes.id[launch.lane_B[of_M]] + np.where(brood_B[of_M] > 0, nth_M << BRANCH_BITS, 0)
+        return Also(row_M, of_M, id_M)
 
     def sort_out(self, launch: Launch, token_M: Tokens, now: float) -> tuple[Lanes, Tokens]:
         """(lanes [N], tokens [N]) that go the usual way; the others are dealt with."""
@@ -154,6 +154,8 @@ class Siblings:
         if launch.also is None and launch.choices is None:
             return lane_M, token_M
         usual_M = self.lanes.beams[lane_M] == 0
+        if self.scheduler.speculation is not None:
+            usual_M &= self.scheduler.speculation.settle(self.scheduler, launch, token_M)
         if launch.also is not None:
             own_M = launch.also.id_M == self.lanes.id[lane_M]
             self._spawn(lane_M[~own_M].tolist(), token_M[~own_M].tolist(), now)

@@ -22,6 +22,8 @@ class Tally:
     forks: int = 0
     waits_for_prefix: int = 0  # times an arrival was left waiting for what somebody else was computing
     idle: int = 0  # times a sequence found no room and stood still for a step
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0  # of them
     num_ended: int = 0  # requests
     ended: list[Sequence] = field(default_factory=list)  # finished, refused, failed; empty where they go elsewhere
 
@@ -35,5 +37,7 @@ class Tally:
             "num_forks": self.forks,
             "num_waits_for_prefix": self.waits_for_prefix,
             "num_idle": self.idle,
+            "drafted_tokens": self.drafted_tokens,
+            "accepted_tokens": self.accepted_tokens,
             "prefix_hit_rate": self.hit_tokens / self.input_tokens if self.input_tokens else 0.0,
         }

@@ -137,6 +137,13 @@ def share(name: str, value: Any) -> float:
     return float(value)
 
 
+def folder(name: str, value: Any) -> str:
+    """Absolute: it names the same one from wherever the run is started or taken up again."""
+    if value == "" or not isinstance(value, str | int | float):
+        raise UsageError(f"{name}={value}: allowed is a directory, or null")
+    return str(Path(str(value)).expanduser().absolute())
+
+
 def device(name: str, value: Any) -> str:
     if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", str(value)):
         raise UsageError(f"{name}={value}: allowed is cpu, cuda or cuda:N")
@@ -166,6 +173,10 @@ ENGINE: dict[str, Check] = {
     "max_preemptions": whole(0),
     "wait_for_prefix": flag,
     "fork": flag,
+    "length_penalty": number(0),
+    "draft_tokens": whole(0, 64),
+    "draft_accept": none_or(share),
+    "draft_tape": optional(folder),
     "clock": one_of("wall", "steps"),
     "temperature": number(0),
     "threads": optional(whole(1, 1024)),

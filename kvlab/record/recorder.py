@@ -52,7 +52,9 @@ class Recorder:
 
     def step(self, scheduler: Seen, launch: Launch, now: float) -> None:
         new_B = launch.stop_B - launch.start_B
-        decode_B = launch.samples_B & (new_B == 1) & (launch.start_B >= scheduler.lanes.prompt[launch.lane_B])
+        lanes, lane_B = scheduler.lanes, launch.lane_B
+        newest_B = lanes.known[lane_B] - launch.start_B == 1  # drafts behind it aside
+        decode_B = launch.samples_B & newest_B & (launch.start_B >= lanes.prompt[lane_B])
         prefill = int(new_B[~decode_B].sum())
         self._row(scheduler, now, len(new_B), prefill, int(decode_B.sum()), launch)
 

@@ -18,6 +18,7 @@ class Places(Protocol):
     id: Column
     row: Column
     stored: Column
+    known: Column
     prompt: Column
     room: Column
     final: Column

@@ -30,7 +30,7 @@ from kvlab.strategies.paged import Paged
 from kvlab.strategies.prefix import Prefix
 from kvlab.strategies.radix import Radix
 from kvlab.strategies.vattention import VAttention
-from kvlab.strategy import Copy, Drop, Map, Memory, Strategy, Unmap
+from kvlab.strategy import Copy, Drop, Map, Memory, Strategy, SwapIn, SwapOut, Unmap
 
 VOCAB = 50
 
@@ -43,6 +43,7 @@ class ShadowMemory:
         self.contents: dict[tuple[int, int], str] = {}
         self.mapping: dict[int, int] = {}
         self.ever: set[int] = set()
+        self.host: dict[int, str] = {}
 
     def places(self, slot: int) -> list[tuple[int, int]]:
         if not self.strategy.virtual:
@@ -73,13 +74,20 @@ class ShadowMemory:
                 case Copy(source, target, tokens, _):
                     for i in range(tokens):
                         self.write(target + i, self.read(source + i))
+                case SwapOut(source, host, tokens, _):
+                    for i in range(tokens):
+                        self.host[host + i] = self.read(source + i)
+                    assert host + tokens <= self.memory.host_bytes // self.memory.token_bytes
+                case SwapIn(host, target, tokens, _):
+                    for i in range(tokens):
+                        self.write(target + i, self.host[host + i])
                 case Drop():
                     raise AssertionError("nobody drops")
 
 
-def chain(ids: np.ndarray) -> list[str]:
-    """For each token: a hash of it and everything before it."""
-    state, out = hashlib.sha1(), []
+def chain(ids: np.ndarray, space: int = 0) -> list[str]:
+    """For each token: a hash of it and everything before it, other ones in every space."""
+    state, out = hashlib.sha1(b"" if not space else b"%d:" % space), []
     for token in ids.tolist():
         state.update(token.to_bytes(4, "little"))
         out.append(state.hexdigest())
@@ -104,7 +112,7 @@ class ShadowExecutor:
         for b, lane in enumerate(launch.lane_B.tolist()):
             seq, start, stop = int(self.lanes.id[lane]), int(launch.start_B[b]), int(launch.stop_B[b])
             assert stop <= self.lanes.room[lane]
-            links = chain(self.lanes.ids[lane, :stop])
+            links = chain(self.lanes.ids[lane, :stop], self.lanes.at(lane).request.space)
             slots = self.strategy.slots(seq, 0, 0, stop).tolist()
             assert len(set(slots)) == len(slots)
             written = [place for slot in slots[start:] for place in self.memory.places(slot)]
@@ -204,11 +212,11 @@ def make_caching(request):
 def serve():
     """Run requests through an engine over shadow memory; returns the engine, already run.
 
-    watch(scheduler, launch) is called before each launch, watch_moves(scheduler, moves, launch) too. Options are the
-    scheduler's axes and settings.
+    watch(scheduler, launch) is called before each launch, watch_moves(scheduler, moves, launch) too. It must end in
+    `most` steps, where that is given. Options are the scheduler's axes and settings.
     """
 
-    def run(strategy: Strategy, requests: list[Request], watch=None, watch_moves=None, **options) -> Engine:
+    def run(strategy: Strategy, requests: list[Request], watch=None, watch_moves=None, most=None, **options) -> Engine:
         lanes = Lanes(strategy.memory.max_seqs, strategy.memory.max_len)
         axes = {"admission": PromptPlusOne(), "victim": Newest(), "forecast": Limit()} | options
         names = [field.name for field in fields(Settings)]
@@ -221,6 +229,8 @@ def serve():
         if watch_moves is not None:
             executor.run = lambda moves, launch: watch_moves(scheduler, moves, launch) or carry_out(moves, launch)
         engine = Engine(requests, scheduler, executor, StepClock(), Recorder(strategy, lambda: 0))
+        if most is not None:
+            assert any(not engine.step() for _ in range(most)), f"not over after {most:,} steps"
         engine.run()
         return engine
 
