@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from kvlab.errors import UsageError
 from kvlab.workload import quantiles
 from kvlab.workload.make import make
-from kvlab.workload.sources import COMMON
+from kvlab.workload.sources import COMMON, FILES, OF_FILES
 
 FOLDER = Path(__file__).resolve().parents[2] / "conf/workload"
 NAMES = ("lognormal", "uniform", "fixed", "azure_conv", "sharegpt", "arxiv", "sharegpt_sosp23", "alpaca_sosp23")
@@ -29,6 +30,14 @@ def test_defaults_run(name):
 def test_shared_knobs_have_the_same_defaults_everywhere():
     first, *others = [{knob: node(name)[knob] for knob in COMMON if knob != "name"} for name in NAMES]
     assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_workloads_of_files_have_every_knob_and_name_what_they_lack(name):
+    found = node(name)
+    assert set(found) == {*COMMON, *OF_FILES.get(name, ())}
+    with pytest.raises(UsageError, match=f"workload={name}: needs workload.path"):
+        make(found, seed=0, max_len=4096, vocab=49152)
 
 
 def test_lognormal_is_capped_at_max_len():

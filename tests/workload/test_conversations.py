@@ -1,11 +1,14 @@
 """Conversations of several turns: each prompt is what was said so far, and turns come one after another."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from kvlab.errors import UsageError
+from kvlab.model.fetch import model_path
+from kvlab.model.load import open_source
 from kvlab.workload.conversations import words
 from kvlab.workload.make import make
 
@@ -91,6 +94,29 @@ def test_what_is_no_conversation_is_named(turns, bad, said):
 def test_the_words_of_a_file_are_not_scaled(turns):
     with pytest.raises(UsageError, match="workload.scale=0.5: allowed is 1 where the file's own words are the prompt"):
         turns([{"conversations": TALK}], scale=0.5)
+
+
+def test_tokens_are_those_of_a_tokenizer(turns, monkeypatch):
+    """One that puts a 1 before every text: within a conversation, it stands before none of the messages."""
+    tokenizer = SimpleNamespace(encode=lambda text: [1, *map(ord, text)])
+    monkeypatch.setattr("kvlab.model.load.open_source", lambda config: SimpleNamespace(tokenizer=tokenizer, name="m"))
+    made = turns([{"conversations": TALK}], tokenizer="a_folder")
+    assert bytes(made.requests[0].prompt.tolist()).decode() == "Be brief.What is a block?"
+    assert made.requests[0].output_len == len(TALK[2]["value"])
+    assert made.info["tokens"] == "tokenizer of m"
+    with pytest.raises(
+        UsageError, match="workload.tokenizer=a_folder: has token id 119; the model's vocabulary ends at 1"
+    ):
+        turns([{"conversations": TALK}], tokenizer="a_folder", vocab=110)
+
+
+def test_smollm2_s_tokenizer(turns):
+    if not model_path().exists():
+        pytest.skip(f"{model_path()} is not there; `kvlab fetch model` downloads it")
+    first, second = turns([{"conversations": TALK}], tokenizer="smollm2").requests
+    assert np.array_equal(second.prompt[: first.prompt_len], first.prompt)
+    decoded = open_source({"name": "smollm2"}).tokenizer.decode(second.prompt.tolist())
+    assert decoded == "".join(message["value"] for message in TALK[:4])
 
 
 def test_a_model_s_folder_without_a_tokenizer(turns, tmp_path):

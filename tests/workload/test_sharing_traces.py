@@ -138,12 +138,6 @@ def test_what_a_file_says_of_sharing_is_not_overruled(trace):
         mooncake(trace(LINES), shared_prefix=0.5)
 
 
-@pytest.mark.parametrize("name", ["mooncake", "ragpulse", "sharegpt_turns"])
-def test_workloads_of_files_say_that_they_need_one(name):
-    with pytest.raises(UsageError, match=f"workload={name}: needs workload.path"):
-        make({"name": name, "path": None, "num_requests": 4}, seed=0, max_len=64, vocab=None)
-
-
 LENGTHS = {"1_sys_prompt": {1: 30}, "2_passages": {2: 20, 3: 10}, "3_history": {4: 5}, "4_user_input": {6: 2, 7: 3},
            "5_web_search": {5: 4}}  # fmt: skip
 
