@@ -40,10 +40,15 @@ class Ended:
     def __len__(self) -> int:
         return len(self.id)
 
+    @property
+    def numbers(self) -> tuple[NDArray[Any], ...]:
+        return (
+            self.id, self.arrival_s, self.prompt, self.output, self.first_token_s, self.finish_s, self.preemptions,
+        )  # fmt: skip
+
     def rows(self, most: int) -> Iterator[tuple[object, ...]]:
         """Of the first so many, field after field, and the branch; None for NaN."""
-        numbers = self.id, self.arrival_s, self.prompt, self.output, self.first_token_s, self.finish_s, self.preemptions
-        columns = [_listed(column[:most]) for column in numbers]
+        columns = [_listed(column[:most]) for column in self.numbers]
         return zip(*columns, repeat(self.outcome), repeat(self.reason), repeat(0), strict=False)
 
 

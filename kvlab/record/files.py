@@ -10,8 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+import numpy as np
+
 from kvlab.engine.columns import Ended
 from kvlab.engine.sequence import Sequence
+from kvlab.record.lines import lines, whole
+from kvlab.record.series import Block
 from kvlab.record.step import Step
 
 REQUEST_COLUMNS = (
@@ -25,6 +29,14 @@ def write_steps(path: Path, rows: Iterable[tuple[float, ...]]) -> None:
     _write_csv(path, ("step", *Step._fields), ((index, *row) for index, row in enumerate(rows)))
 
 
+def write_step_block(path: Path, rows: Block) -> None:
+    """The same from rows in columns, of which some may be means of several steps."""
+    seconds, counts = rows[:, :2].T, rows[:, 2:].T  # time_s and dt_s come first
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerow(("step", *Step._fields))
+        file.write(lines([np.arange(len(rows)), *seconds, *map(whole, counts)]))
+
+
 def write_requests(path: Path, sequences: list[Sequence]) -> None:
     """A row a request, or a sequence of one that has several; in order of arrival, seconds from the run's start."""
     _write_csv(path, REQUEST_COLUMNS, map(_request, sorted(sequences, key=lambda s: (s.request.id, s.branch))))
@@ -34,7 +46,7 @@ class RequestWriter:
     """Writes rows of the same file as soon as requests have ended."""
 
     def __init__(self, file: TextIO) -> None:
-        self.writer = csv.writer(file)
+        self.file, self.writer = file, csv.writer(file)
         self.writer.writerow(REQUEST_COLUMNS)
 
     def one(self, sequence: Sequence) -> None:
@@ -42,7 +54,10 @@ class RequestWriter:
 
     def many(self, ended: Ended, most: int) -> None:
         """The first so many of them."""
-        self.writer.writerows(ended.rows(most))
+        if ended.reason:  # a text that may need quoting
+            self.writer.writerows(ended.rows(most))
+        else:
+            self.file.write(lines([*(part[:most] for part in ended.numbers), ended.outcome, "", "0"]))
 
 
 @contextmanager

@@ -1,0 +1,39 @@
+"""Lines of a CSV file from columns of numbers: what stays the same from row to row is made text of once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Column = NDArray[Any]
+
+
+def lines(columns: list[Column | str]) -> str:
+    """As csv.writer writes rows: numbers as repr does, nothing for NaN. A text stands in every row as it is."""
+    count = next(len(column) for column in columns if not isinstance(column, str))
+    texts = ([column] * count if isinstance(column, str) else _texts(column) for column in columns)
+    return "".join([",".join(row) + "\r\n" for row in zip(*texts, strict=True)])
+
+
+def whole(column: Column) -> Column:
+    """The same numbers as integers where all of them are."""
+    integers = column.astype(np.int64)
+    return integers if (integers == column).all() else column
+
+
+def _texts(column: Column) -> list[str]:
+    first = np.flatnonzero(column[1:] != column[:-1]) + 1
+    if 2 * len(first) >= len(column):
+        return _each(column)
+    first = np.concatenate(([0], first))
+    each: list[str] = np.repeat(np.array(_each(column[first]), object), np.diff(first, append=len(column))).tolist()
+    return each
+
+
+def _each(column: Column) -> list[str]:
+    values = column.tolist()
+    return (
+        ["" if value != value else repr(value) for value in values] if np.isnan(column).any() else [*map(repr, values)]
+    )
