@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import difflib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -240,7 +240,7 @@ def _composed(tree: DictConfig, names: set[str]) -> Composed:
     choices = {str(group): choice for group, choice in own.runtime.choices.items()}
     directories = Path(own.run.dir), Path(own.sweep.dir)
     params = _sweep_params(own)
-    told = _told(tree, choices, names)
+    preset = _preset(str(choices["preset"])) if choices.get("preset") else None
     OmegaConf.set_struct(tree, False)
     del tree["hydra"]
     node = OmegaConf.to_container(tree.strategy, resolve=False) if tree.get("strategy") else {}
@@ -250,15 +250,9 @@ def _composed(tree: DictConfig, names: set[str]) -> Composed:
     config = {str(name): value for name, value in plain.items()}
     tracking = config.pop("tracking", None) or {}
     config, lacking = settle(config, {str(name): value for name, value in node.items()}, choices, names)
-    return Composed({**config, **told}, tracking, lacking, *directories, params)
-
-
-def _told(tree: DictConfig, choices: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    """What the configuration says of its preset; nothing where there is none."""
-    if (name := choices.get("preset")) in (None, "null"):
-        return {}
-    preset = _preset(str(name))
-    return preset.told(choices, names, lambda setting: OmegaConf.select(tree, setting))
+    if preset:
+        config |= preset.told(choices, names, lambda setting: OmegaConf.select(tree, setting), lacking)
+    return Composed(config, tracking, lacking, *directories, params)
 
 
 def _preset(name: str) -> Preset:

@@ -24,10 +24,13 @@ class Preset:
         groups = {key.rpartition("/")[2]: choice for key, choice in chosen.items()}
         return cls(name, groups, dict(flatten({key: value for key, value in node.items() if key != "defaults"})))
 
-    def told(self, choices: Mapping[str, Any], names: set[str], value: Callable[[str], Any]) -> dict[str, Any]:
+    def told(
+        self, choices: Mapping[str, Any], names: set[str], value: Callable[[str], Any], lacking: tuple[str, ...]
+    ) -> dict[str, Any]:
         """What a run's configuration says of it: its name, and what it sets that the run has otherwise.
 
         choices: what was chosen at last. names: those given as overrides. value: a setting by its dotted name.
+        lacking: names that the run's strategy has no use for; whatever they are, the run is the same.
         """
         groups = [
             group
@@ -35,4 +38,5 @@ class Preset:
             if choices.get(group) != choice or any(name.startswith(f"{group}.") for name in names)
         ]
         values = [name for name, given in self.values.items() if value(name) != given]
-        return {"preset": self.name, "preset_overridden": groups + values}
+        overridden = [name for name in groups + values if name not in lacking]
+        return {"preset": self.name, "preset_overridden": overridden}

@@ -140,6 +140,14 @@ def test_a_sweep_counts_what_it_varies_as_given() -> None:
     }  # fmt: skip
 
 
+def test_what_the_strategy_lacks_makes_no_second_run() -> None:
+    lines = ["preset=sglang,vllm_v0", "strategy=contiguous", "block_size=8,16", "eviction=lru,lfu", "tracking=none"]
+    runs = make_plan([*lines, "model=tiny"]).runs
+    assert sorted((run.config["preset"], *run.config["preset_overridden"]) for run in runs) == [
+        ("sglang", "strategy"), ("vllm_v0", "strategy"),
+    ]  # fmt: skip
+
+
 def test_the_experiment_runs_every_preset() -> None:
     runs = make_plan(["experiment=presets", "tracking=none"]).runs
     assert sorted(run.config["preset"] for run in runs) == PRESETS
