@@ -104,9 +104,9 @@ def decode(path: Path, data: bytes) -> str:
     try:
         text = data.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: is not text; a trace is a CSV file, plain or gzipped") from None
+        raise UsageError(f"{path}: is not text; a trace is CSV or JSON, plain or gzipped") from None
     if not text:
-        raise UsageError(f"{path}: is empty; a trace is a CSV file with a header, plain or gzipped")
+        raise UsageError(f"{path}: is empty; a trace is CSV with a header, or JSON, plain or gzipped")
     return text
 
 
@@ -117,7 +117,8 @@ def recognise(path: Path, header: list[str]) -> Format:
                 raise UsageError(f"{path}, line 1: column {twice[0]} is there {header.count(twice[0])} times")
             return form
     allowed = " | ".join(",".join(form.needed) for form in FORMATS)
-    raise UsageError(f"{path}, line 1: unknown header {','.join(header)[:80]!r}; columns known: {allowed}")
+    json = "; JSON is for workload=mooncake, ragpulse or sharegpt_turns" if header[0].startswith(("{", "[")) else ""
+    raise UsageError(f"{path}, line 1: unknown header {','.join(header)[:80]!r}; columns known: {allowed}{json}")
 
 
 def parse(path: Path, number: int, line: str, header: list[str], form: Format) -> tuple[float, int, int]:

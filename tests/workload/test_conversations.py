@@ -105,7 +105,7 @@ def test_tokens_are_those_of_a_tokenizer(turns, monkeypatch):
     assert made.requests[0].output_len == len(TALK[2]["value"])
     assert made.info["tokens"] == "tokenizer of m"
     with pytest.raises(
-        UsageError, match="workload.tokenizer=a_folder: has token id 119; the model's vocabulary ends at 1"
+        UsageError, match="workload.tokenizer=a_folder: has token id 116; the model's vocabulary ends at 1"
     ):
         turns([{"conversations": TALK}], tokenizer="a_folder", vocab=110)
 
