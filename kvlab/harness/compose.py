@@ -39,6 +39,8 @@ from kvlab.model import shapes
 
 HERE = "kvlab-conf"  # a folder of groups of one's own (gpu/mine.yaml), where kvlab is started; calibrate writes there
 
+# What an experiment may say beside a configuration: cases that go together (workload.n: ${cases.${case}.n}), which
+OF_AN_EXPERIMENT = ("case", "cases")  # values are resolved from, and are no part of any run
 MAY_BE_NONE = ("preset", "experiment")  # groups of which nothing need be chosen
 
 
@@ -249,6 +251,8 @@ def _composed(tree: DictConfig, names: set[str]) -> Composed:
     assert isinstance(node, dict)
     config = {str(name): value for name, value in plain.items()}
     tracking = config.pop("tracking", None) or {}
+    for name in OF_AN_EXPERIMENT:
+        config.pop(name, None)
     config, lacking = settle(config, {str(name): value for name, value in node.items()}, choices, names)
     if preset:
         config |= preset.told(choices, names, lambda setting: OmegaConf.select(tree, setting), lacking)
