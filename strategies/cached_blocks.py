@@ -39,7 +39,7 @@ class CachedBlocks(Paged):
         self.priority: dict[int, int] = {}  # published block -> the highest priority among its users
         self.told: dict[int, int] = {}  # sequence -> its blocks that are published, from the first on
         self.kind: dict[int, tuple[int, int]] = {}  # sequence -> space, priority
-        self.openings = Openings()
+        self.openings = Openings(4 * block_size)
         self.counts.update(evicted=0, evicted_beyond_need=0, duplicates=0, lost_to_alignment=0)
         self.idle.serve(self)
 
@@ -50,8 +50,8 @@ class CachedBlocks(Paged):
         """Published blocks with these keys, from the first on; `rest`: the start of the key that comes after them."""
 
     @abstractmethod
-    def place(self, block: int) -> int:
-        """What the contents behind a published block are entered under in `openings`."""
+    def alike(self, blocks: list[int], rest: bytes) -> int:
+        """Tokens that what is published behind these first blocks begins with as `rest`, the start of a key, does."""
 
     @abstractmethod
     def publish(self, index: int, before: int, key: bytes, block: int) -> int:
@@ -82,7 +82,7 @@ class CachedBlocks(Paged):
         if fresh + woken + ceil_div(leave, self.block_size) > self.available or not self.table.spare:
             return None
         if arrival.ids is not None and not tokens:
-            self.counts["lost_to_alignment"] += self.lost(arrival.ids[hit : arrival.length - 1], blocks, arrival.space)
+            self.counts["lost_to_alignment"] += self.lost(arrival.ids[: arrival.length - 1], arrival.space, blocks)
         self.table.open(arrival.seq, blocks)
         self.told[arrival.seq], self.kind[arrival.seq] = len(blocks), (arrival.space, arrival.priority)
         for block in blocks:
@@ -177,17 +177,10 @@ class CachedBlocks(Paged):
         size = self.memory.page_group_bytes
         return block * self.block_size * self.memory.token_bytes // size if size else None
 
-    def lost(self, ids: NDArray[np.int32], blocks: list[int], space: int) -> int:
+    def lost(self, ids: NDArray[np.int32], space: int, blocks: list[int]) -> int:
         """Of the tokens behind a hit, those that are stored as well, in a block that goes on in another way."""
-        place = self.place(blocks[-1]) if blocks else -1 - space
-        return self.openings.longest(place, ids[: self.block_size].tobytes())
-
-    def enter(self, place: int | None, key: bytes, content: int) -> None:
-        """Put what is published down in `openings`; place: None at the beginning of a space."""
-        size = 4 * self.block_size
-        if place is None:
-            place = -1 - int(key[: len(key) - size - 1])  # `keys` wrote the space before the ids, and a colon
-        self.openings.enter(place, content, key[len(key) - size :])
+        rest = self.keys(ids[: (len(blocks) + 1) * self.block_size], space, len(blocks))
+        return self.alike(blocks, rest[0]) if rest else 0
 
     @property
     def available(self) -> int:

@@ -13,36 +13,41 @@ import numpy as np
 
 @dataclass(slots=True)
 class Openings:
-    """Published contents by the place they stand at: behind another one, or at the beginning (of a space)."""
+    """Keys of published blocks by the place behind which they stand, a number of the index's own."""
 
-    after: dict[int, list[bytes]] = field(default_factory=dict)  # place -> token ids of what follows it, sorted
-    where: dict[int, tuple[int, bytes]] = field(default_factory=dict)  # content -> its place and token ids
+    block_bytes: int  # of a key's token ids; what is before them must be equal
+    after: dict[int, bytes | list[bytes]] = field(default_factory=dict)  # the only one, or all of them sorted
 
-    def enter(self, place: int, content: int, ids: bytes) -> None:
-        """`content`, a number of the index's own, holds these ids behind `place`."""
-        self.where[content] = place, ids
-        if place in self.after:
-            insort(self.after[place], ids)
+    def enter(self, place: int, key: bytes) -> None:
+        others = self.after.get(place)
+        if others is None:
+            self.after[place] = key
+        elif isinstance(others, bytes):
+            self.after[place] = sorted((others, key))
         else:
-            self.after[place] = [ids]
+            insort(others, key)
 
-    def leave(self, content: int) -> None:
-        place, ids = self.where.pop(content)
-        followers = self.after[place]
-        if len(followers) == 1:
+    def leave(self, place: int, key: bytes) -> None:
+        others = self.after[place]
+        if isinstance(others, bytes):
             del self.after[place]
-        else:
-            del followers[bisect_left(followers, ids)]
+            return
+        del others[bisect_left(others, key)]
+        if len(others) == 1:
+            self.after[place] = others[0]
 
-    def longest(self, place: int, ids: bytes) -> int:
-        """Tokens that the likest of the contents behind `place` begins with as `ids` does."""
-        followers = self.after.get(place, [])
-        at = bisect_left(followers, ids)  # in sorted order nobody is more alike than a neighbour
-        return max((common(ids, other) for other in followers[max(0, at - 1) : at + 1]), default=0)
+    def longest(self, place: int, rest: bytes) -> int:
+        """Tokens that the likest of the keys at `place` begins with as `rest` does, which may end inside a block."""
+        others = self.after.get(place, [])
+        keys = [others] if isinstance(others, bytes) else others
+        at = bisect_left(keys, rest)  # in sorted order nobody is more alike than a neighbour
+        return max((common(key, rest, self.block_bytes) for key in keys[max(0, at - 1) : at + 1]), default=0)
 
 
-def common(one: bytes, other: bytes) -> int:
-    """Leading token ids that are equal."""
-    size = min(len(one), len(other))
-    a, b = (np.frombuffer(data[:size], np.int32) for data in (one, other))
+def common(key: bytes, rest: bytes, block_bytes: int) -> int:
+    """Leading token ids that a block's key and the beginning of one have in common, if both are of one space."""
+    ahead = len(key) - block_bytes
+    if key[:ahead] != rest[:ahead]:
+        return 0
+    a, b = (np.frombuffer(data[ahead : len(rest)], np.int32) for data in (key, rest))
     return int(np.argmin(np.append(a == b, False)))

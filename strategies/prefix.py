@@ -20,6 +20,7 @@ class Link:
     """One content of one block behind one chain of blocks. Without a block it is a gap: hits stop there."""
 
     key: tuple[int, Hashable]  # number of the link before it (0: none), token ids
+    ids: bytes
     blocks: list[int] = field(default_factory=list)  # those that hold it; several where duplicates are kept
     children: int = 0  # links behind it
 
@@ -48,7 +49,7 @@ class Prefix(CachedBlocks):
         self.number_of: dict[tuple[int, Hashable], int] = {}
         self.links: dict[int, Link] = {}
         self.last = 0  # number given last
-        if null_block:
+        if null_block and self.blocks:
             self.free.pop()
             self.blocks -= 1
         if one_queue:
@@ -67,19 +68,19 @@ class Prefix(CachedBlocks):
 
     def publish(self, index: int, before: int, ids: bytes, block: int) -> int:
         key = self.key(self.published[before] if index else 0, ids)
-        number = self.number_of.get(key, 0) or self.add(key)
+        number = self.number_of.get(key, 0) or self.enter(key, ids)
         blocks = self.links[number].blocks
         self.counts["duplicates"] += self.block_size * bool(blocks)
         if blocks and self.dedupe:
             return blocks[0]
         if not blocks:
-            self.enter(key[0] or None, ids, number)
+            self.openings.enter(key[0], ids)
         blocks.append(block)
         self.published[block] = number
         return block
 
-    def place(self, block: int) -> int:
-        return self.published[block]
+    def alike(self, blocks: list[int], rest: bytes) -> int:
+        return self.openings.longest(self.published[blocks[-1]] if blocks else 0, rest)
 
     def evict(self) -> list[int]:
         block = self.idle.pop()
@@ -92,10 +93,10 @@ class Prefix(CachedBlocks):
     def withdraw(self, block: int) -> None:
         number = self.published.pop(block)
         del self.priority[block]
-        blocks = self.links[number].blocks
-        blocks.remove(block)
-        if not blocks:
-            self.openings.leave(number)
+        link = self.links[number]
+        link.blocks.remove(block)
+        if not link.blocks:
+            self.openings.leave(link.key[0], link.ids)
         while number:  # what nobody can come across any more
             link = self.links[number]
             if link.blocks or link.children:
@@ -116,10 +117,10 @@ class Prefix(CachedBlocks):
         """What a block is found by: compared in full, whatever its hash."""
         return before, ids
 
-    def add(self, key: tuple[int, Hashable]) -> int:
+    def enter(self, key: tuple[int, Hashable], ids: bytes) -> int:
         """A new link."""
         self.last += 1
-        self.number_of[key], self.links[self.last] = self.last, Link(key)
+        self.number_of[key], self.links[self.last] = self.last, Link(key, ids)
         if key[0]:
             self.links[key[0]].children += 1
         return self.last

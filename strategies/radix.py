@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from kvlab.eviction import Eviction
 from kvlab.strategies.cached_blocks import CachedBlocks, Match
+from kvlab.strategies.openings import common
 from kvlab.strategy import Memory
 
 
@@ -70,13 +69,17 @@ class Radix(CachedBlocks):
         after = self.step(number, at, key)
         if after is None:
             self.published[block] = self.grow(number, at, key, block)
-            self.enter(before if index else None, key, block)
             return block
         self.counts["duplicates"] += self.block_size
         return self.nodes[after[0]].blocks[after[1] - 1]
 
-    def place(self, block: int) -> int:
-        return block
+    def alike(self, blocks: list[int], rest: bytes) -> int:
+        number = self.published[blocks[-1]] if blocks else 0
+        node = self.nodes[number]
+        at = len(blocks) - node.depth
+        if at < len(node.keys):
+            return common(node.keys[at], rest, self.openings.block_bytes)
+        return self.openings.longest(number, rest)  # behind a node's end: its children's first keys
 
     def evict(self) -> list[int]:
         block = self.idle.pop()
@@ -109,19 +112,10 @@ class Radix(CachedBlocks):
         nexts = [(number, at)] if at < len(node.keys) else [(child, 0) for child in node.children.values()]
         best = Match([])
         for child, index in nexts:
-            tokens = self.common(self.nodes[child].keys[index], rest)
+            tokens = common(self.nodes[child].keys[index], rest, self.openings.block_bytes)
             if tokens > best.tokens:
                 best = Match([], self.nodes[child].blocks[index], tokens)
         return best.source, best.tokens
-
-    def common(self, key: bytes, rest: bytes) -> int:
-        """Leading tokens that two keys have in common, if both are of one space."""
-        ids = 4 * self.block_size
-        ahead = len(key) - ids
-        if key[:ahead] != rest[:ahead]:
-            return 0
-        a, b = (np.frombuffer(data[ahead : len(rest)], np.int32) for data in (key, rest))
-        return int(np.argmin(np.append(a == b, False)))
 
     def grow(self, number: int, at: int, key: bytes, block: int) -> int:
         """Enter a block at a place; the number of its node."""
@@ -133,6 +127,7 @@ class Radix(CachedBlocks):
             node.blocks.append(block)
             return number
         node.children[key] = self.last = self.last + 1
+        self.openings.enter(number, key)
         self.nodes[self.last] = Node(number, node.depth + at, [key], [block])
         return self.last
 
@@ -144,6 +139,9 @@ class Radix(CachedBlocks):
         self.nodes[self.last] = lower
         del upper.keys[at:], upper.blocks[at:]
         upper.children = {lower.keys[0]: self.last}
+        if number in self.openings.after:
+            self.openings.after[self.last] = self.openings.after.pop(number)
+        self.openings.enter(number, lower.keys[0])
         self.published.update(dict.fromkeys(lower.blocks, self.last))
         for child in lower.children.values():
             self.nodes[child].parent = self.last
@@ -155,16 +153,18 @@ class Radix(CachedBlocks):
         """
         node = self.nodes[number]
         blocks, below = node.blocks[at:], list(node.children.values())
+        self.openings.after.pop(number, None)
         while below:
+            self.openings.after.pop(below[-1], None)
             child = self.nodes.pop(below.pop())
             blocks += child.blocks
             below += child.children.values()
         node.children = {}
         if not at:
             del self.nodes[node.parent].children[node.keys[0]], self.nodes[number]
+            self.openings.leave(node.parent, node.keys[0])
         del node.keys[at:], node.blocks[at:]
         for block in blocks:
             self.idle.forget(block)
-            self.openings.leave(block)
             del self.published[block], self.priority[block]
         return [block for block in reversed(blocks) if block not in self.leaving]
