@@ -187,7 +187,9 @@ PARTS = {"engine": ENGINE, "slo": SLO}
 
 
 def _absolute(group: str, node: Mapping[str, Any]) -> dict[str, Any]:
-    """A path that names the same file from wherever the run is started or taken up again."""
+    """Paths that name the same files from wherever the run is started or taken up again."""
+    if isinstance(node.get("tokenizer"), str) and node["tokenizer"] != "smollm2":
+        node = {**node, "tokenizer": str(Path(node["tokenizer"]).expanduser().absolute())}
     path = node.get("path")
     if path is None:
         return dict(node)
