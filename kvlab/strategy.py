@@ -22,8 +22,8 @@ from kvlab.moves import Copy, Drop, Map, Move, SwapIn, SwapOut, Unmap
 from kvlab.tables import Tables
 
 __all__ = [
-    "Arrival", "Arrivals", "Copy", "Drop", "Grant", "LayerGroup", "Map", "Memory", "Move", "Pool", "Strategy", "SwapIn",
-    "SwapOut", "Tables", "Unmap", "Usage", "ceil_div",
+    "Arrival", "Arrivals", "Copy", "Counts", "Drop", "Grant", "LayerGroup", "Map", "Memory", "Move", "Pool", "Strategy",
+    "SwapIn", "SwapOut", "Tables", "Unmap", "Usage", "ceil_div",
 ]  # fmt: skip
 
 
@@ -76,14 +76,17 @@ class Arrival:
     priority: int = 0
 
 
+Counts = NDArray[np.int64]  # of tokens, [N]
+
+
 class Arrivals(NamedTuple):
     """Sequences that ask for room one after another, in columns [N] of Arrival's fields; none has ids."""
 
     seq: NDArray[np.int64]
-    length: NDArray[np.int64]
-    prompt: NDArray[np.int64]
-    limit: NDArray[np.int64]
-    expected: NDArray[np.int64]
+    length: Counts
+    prompt: Counts
+    limit: Counts
+    expected: Counts
 
     def each(self) -> Iterator[Arrival]:
         return map(Arrival, *(column.tolist() for column in self))
@@ -203,10 +206,10 @@ class Strategy(ABC):
             rooms.append(grant.room)
         return rooms
 
-    def extend_all(self, seqs: list[int], lengths: list[int], uptos: list[int]) -> list[int]:
+    def extend_all(self, seqs: list[int], length_N: Counts, upto_N: Counts) -> list[int]:
         """The rooms that extend gives one after another, up to the first refusal; must behave exactly as this loop."""
         rooms: list[int] = []
-        for seq, length, upto in zip(seqs, lengths, uptos, strict=True):
+        for seq, length, upto in zip(seqs, length_N.tolist(), upto_N.tolist(), strict=True):
             room = self.extend(seq, length, upto)
             if room is None:
                 break

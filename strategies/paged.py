@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvlab.strategies.swapped_blocks import SwappedBlocks
-from kvlab.strategy import Arrival, Arrivals, Copy, Grant, Memory, Move, Usage, ceil_div
+from kvlab.strategy import Arrival, Arrivals, Copy, Counts, Grant, Memory, Move, Usage, ceil_div
 
 
 class Paged(SwappedBlocks):
@@ -68,16 +68,19 @@ class Paged(SwappedBlocks):
             held += need
         return held * self.block_size
 
-    def extend_all(self, seqs: list[int], lengths: list[int], uptos: list[int]) -> list[int]:
+    def extend_all(self, seqs: list[int], length_N: Counts, upto_N: Counts) -> list[int]:
         """A block each for those whose last one is full, as in a step that only decodes; else one by one."""
         size, count = self.block_size, len(seqs)
-        held = list(map(self.table.count.__getitem__, seqs))
-        full = [n * size for n in held] == lengths and [(upto - 1) // size for upto in uptos] == held
-        if not full or not 0 < count <= len(self.free) or max(uptos) > self.memory.max_len:
-            return super().extend_all(seqs, lengths, uptos)
-        self.table.append_each(seqs, self.free[: -count - 1 : -1])
+        row_N = self.table.rows(seqs)
+        room_N = self.table.filled[row_N] * size
+        more_N = upto_N - room_N
+        full = ((room_N == length_N) & (more_N > 0) & (more_N <= size)).all()
+        if not full or not 0 < count <= len(self.free) or upto_N.max() > self.memory.max_len:
+            return super().extend_all(seqs, length_N, upto_N)
+        self.table.append_each(row_N, self.free[: -count - 1 : -1])
         del self.free[-count:]
-        return [(n + 1) * size for n in held]
+        rooms: list[int] = (room_N + size).tolist()
+        return rooms
 
     def release(self, seq: int) -> None:
         blocks = self.table.close(seq)[::-1]

@@ -7,7 +7,7 @@ token asks, and a table entry for each. Taking a whole step's slots at once make
 from __future__ import annotations
 
 from kvlab.strategies.paged import Paged
-from kvlab.strategy import Memory
+from kvlab.strategy import Counts, Memory
 
 
 class TokenPool(Paged):
@@ -18,13 +18,12 @@ class TokenPool(Paged):
             raise ValueError(f"block_size={block_size}: allowed is 1 (paged takes others)")
         super().__init__(memory, block_size)
 
-    def extend_all(self, seqs: list[int], lengths: list[int], uptos: list[int]) -> list[int]:
-        count, row = self.table.count, self.table.row
-        counts = [count[seq] for seq in seqs]
-        one_more = [held + 1 for held in counts]
-        if one_more != uptos or len(seqs) > len(self.free) or max(uptos, default=0) > self.memory.max_len:
-            return super().extend_all(seqs, lengths, uptos)
-        self.table.data[[row[seq] for seq in seqs], counts] = self.free[: -len(seqs) - 1 : -1]
-        del self.free[len(self.free) - len(seqs) :]
-        count.update(zip(seqs, one_more, strict=True))
-        return one_more
+    def extend_all(self, seqs: list[int], length_N: Counts, upto_N: Counts) -> list[int]:
+        row_N, count = self.table.rows(seqs), len(seqs)
+        one_more = bool((self.table.filled[row_N] + 1 == upto_N).all())
+        if not one_more or not 0 < count <= len(self.free) or upto_N.max() > self.memory.max_len:
+            return super().extend_all(seqs, length_N, upto_N)
+        self.table.append_each(row_N, self.free[: -count - 1 : -1])
+        del self.free[-count:]
+        rooms: list[int] = upto_N.tolist()
+        return rooms

@@ -7,7 +7,7 @@ from time import perf_counter_ns
 import numpy as np
 from numpy.typing import NDArray
 
-from kvlab.strategy import Arrival, Arrivals, Grant, Move, Strategy, Usage
+from kvlab.strategy import Arrival, Arrivals, Counts, Grant, Move, Strategy, Usage
 
 
 class Metered:
@@ -37,9 +37,9 @@ class Metered:
         self.ns += self.clock() - begin
         return grant
 
-    def extend_all(self, seqs: list[int], lengths: list[int], uptos: list[int]) -> list[int]:
+    def extend_all(self, seqs: list[int], length_N: Counts, upto_N: Counts) -> list[int]:
         begin = self.clock()
-        rooms = self.strategy.extend_all(seqs, lengths, uptos)
+        rooms = self.strategy.extend_all(seqs, length_N, upto_N)
         self.ns += self.clock() - begin
         return rooms
 

@@ -48,6 +48,7 @@ class PlainScheduler:
         self.waiting: Block = np.empty((len(COLUMNS), 0), np.int64)
         self.backlog = 0  # requests that have come, but are not in `waiting` yet
         self.moves: list[Move] = []
+        self.decoding = False  # everybody's newest token, and no other, is left to compute
         self.refused_at = -1  # `changes` when the head of the queue was refused last
         self.changes = 0  # releases and copies: nothing else can turn a refusal into a grant
 
@@ -104,32 +105,37 @@ class PlainScheduler:
         over_B = samples_B & (known_B >= lanes.end[:count])
         if over_B.any():
             self._end(ended(self._take_off(over_B), "finished", "", now))
+        self.decoding = bool(samples_B.all()) or self._all_decode()
 
     def _launch(self) -> Launch:
         """Everybody has room for what is next: `_grow` and admission saw to it."""
         lanes, count = self.lanes, len(self.lanes)
-        start_B, known_B = lanes.stored[:count].copy(), lanes.known[:count]
-        stop_B = np.minimum(known_B, start_B + self.strategy.memory.chunk)
+        start_B, known_B = lanes.stored[:count].copy(), lanes.known[:count].copy()
+        stop_B = known_B if self.decoding else np.minimum(known_B, start_B + self.strategy.memory.chunk)
         row_B = lanes.row[:count].copy()
         return Launch(lanes.order, row_B, start_B, stop_B, stop_B == known_B, None, self.metered.ahead())
 
     # --- launches in which nothing changes
 
-    def quiet(self, launch: Launch) -> int:
-        """As Scheduler.quiet: launches from this one on that only decode, with nobody done at their end."""
-        lanes, count = self.lanes, len(self.lanes)
-        known_B = lanes.known[:count]
-        if (launch.start_B < known_B - 1).any() or (known_B <= lanes.prompt[:count]).any():
+    def quiet(self) -> int:
+        """As Scheduler.quiet, of the launch that was planned: how many only decode, with nobody done at their end."""
+        if not self.decoding:
             return 0  # prompts, or recomputation
-        unfinished = int((lanes.end[:count] - known_B).min()) - 1
+        lanes, count = self.lanes, len(self.lanes)
+        known_B, last_B = lanes.known[:count], lanes.end[:count] - 1  # at which somebody would be done
         if self._may_admit():
-            return min(unfinished, 1)
-        return min(unfinished, int((lanes.room[:count] - known_B).min()) + 1)
+            return min(int((last_B - known_B).min()), 1)
+        return int((np.minimum(last_B, lanes.room[:count] + 1) - known_B).min())
 
     def advance(self, steps: int) -> None:
         """So many quiet launches are over."""
         self.lanes.stored[: len(self.lanes)] += steps
         self.lanes.known[: len(self.lanes)] += steps
+
+    def _all_decode(self) -> bool:
+        lanes, count = self.lanes, len(self.lanes)
+        known_B = lanes.known[:count]
+        return bool(((lanes.stored[:count] == known_B - 1) & (known_B > lanes.prompt[:count])).all())
 
     def _may_admit(self) -> bool:
         return bool(self.num_waiting and self.lanes.spare and self.refused_at != self.changes)
@@ -138,15 +144,16 @@ class PlainScheduler:
 
     def _grow(self) -> None:
         lanes, count = self.lanes, len(self.lanes)
-        upto_B = np.minimum(lanes.known[:count], lanes.stored[:count] + self.strategy.memory.chunk)
-        lane_A = np.flatnonzero(upto_B > lanes.room[:count])
+        upto_B = lanes.known[:count]
+        if not self.decoding:
+            upto_B = np.minimum(upto_B, lanes.stored[:count] + self.strategy.memory.chunk)
+        lane_A = (upto_B > lanes.room[:count]).nonzero()[0]
         while len(lane_A):
-            lengths, uptos = lanes.stored[lane_A].tolist(), upto_B[lane_A].tolist()
-            rooms = self.metered.extend_all(lanes.id[lane_A].tolist(), lengths, uptos)
+            rooms = self.metered.extend_all(lanes.id[lane_A].tolist(), lanes.stored[lane_A], upto_B[lane_A])
             lanes.room[lane_A[: len(rooms)]] = rooms
             lane_A = lane_A[len(rooms) :]
             if len(lane_A):
-                self._make_room(int(lane_A[0]), uptos[len(rooms)])
+                self._make_room(int(lane_A[0]), int(upto_B[lane_A[0]]))
                 lane_A = lane_A[lane_A < len(lanes)]  # who gives way is always the last
 
     def _make_room(self, lane: int, upto: int) -> None:
@@ -160,6 +167,7 @@ class PlainScheduler:
             self._fail(f"would be preempted once more than engine.max_preemptions={self.max_preemptions} allows")
         else:
             block = self._take_off(lanes.order == last)
+            self.decoding = self.decoding or self._all_decode()
             block[PREEMPTIONS] += 1
             self.tally.preemptions += 1
             self.waiting = np.concatenate((block, self.waiting), axis=1)
@@ -196,6 +204,7 @@ class PlainScheduler:
         block[AT["room"]] = rooms
         block[AT["stored"]] = block[AT["found"]] = 0
         self.lanes.add(block)
+        self.decoding = False
         fresh_N = (block[PREEMPTIONS] == 0) & (block[KNOWN] == block[AT["prompt"]])
         self.tally.admissions += count
         self.tally.input_tokens += int(block[KNOWN][fresh_N].sum())

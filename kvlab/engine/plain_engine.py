@@ -91,7 +91,7 @@ class PlainEngine:
         scheduler.backlog = self.came.by(now) - self.pending.taken
 
     def _launch(self, launch: Launch) -> None:
-        steps = min(self.scheduler.quiet(launch), LONGEST)
+        steps = min(self.scheduler.quiet(), LONGEST)
         if steps < 1:
             self._one(launch)
         else:

@@ -132,9 +132,9 @@ class Scheduler:
     def plan(self) -> Launch | None:
         """Room for what this step computes; None when nobody can run. The moves are in `take_moves`.
 
-        None while `busy`: somebody has just given way; plan again.
+        None while `busy`: somebody has just given way, or come and must ask first; plan again.
         """
-        preemptions = self.tally.preemptions
+        preemptions, admissions = self.tally.preemptions, self.tally.admissions
         self.siblings.fork()
         if self.speculation is not None:
             self.speculation.prepare(self)
@@ -148,7 +148,7 @@ class Scheduler:
         if len(launch.lane_B):
             launch.beside.extend(self.metered.ahead())
             return launch
-        if preemptions == self.tally.preemptions:
+        if (preemptions, admissions) == (self.tally.preemptions, self.tally.admissions):
             self._unstick()
         return None
 
@@ -242,7 +242,7 @@ class Scheduler:
     def _extend(self, lane_A: NDArray[np.int64], upto_A: NDArray[np.int64]) -> list[int]:
         """Rooms of those, from the first on, that were not refused."""
         lanes = self.lanes
-        return self.metered.extend_all(lanes.id[lane_A].tolist(), lanes.stored[lane_A].tolist(), upto_A.tolist())
+        return self.metered.extend_all(lanes.id[lane_A].tolist(), lanes.stored[lane_A], upto_A)
 
     def _make_room(self, lane: int, upto: int) -> bool:
         """After `lane` was refused: whether to ask once more. If not, it has failed or stands still for this step."""
@@ -336,12 +336,16 @@ class Scheduler:
 
     def _ask(self, sequence: Sequence) -> Grant | None:
         arrival = self.arrival(sequence)
-        terms = self.admission.terms(arrival, self.running(), self.metered.usage())
+        usage = self.metered.usage()
+        terms = self.admission.terms(arrival, self.running(), usage)
         if terms is None:
             return None
-        if sequence.swapped:
-            return self.metered.swap_in(arrival)
-        return self.metered.admit(arrival, *terms)
+        if not sequence.swapped:
+            return self.metered.admit(arrival, *terms)
+        spare = (usage.free + usage.cached) // self.strategy.memory.token_bytes
+        if len(self.lanes) and spare <= arrival.length + terms[1]:
+            return None  # it would be in the way, or could not go on
+        return self.metered.swap_in(arrival)
 
     def _alone_refused(self, sequence: Sequence) -> None:
         """Nobody runs, and there is no room: what lies on the host is computed again, else the request fails."""

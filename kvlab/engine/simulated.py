@@ -104,7 +104,9 @@ class SimulatedTime:
         second_K = self.cost.decode(len(launch.lane_B), int(launch.stop_B.sum()), steps)
         if moves or launch.beside:
             second_K[0] += self._moved(moves, launch, float(second_K[0]))
-        return np.cumsum(np.concatenate(([self.clock.seconds], second_K)))
+        begin_K = np.empty(steps + 1)
+        begin_K[0], begin_K[1:] = self.clock.seconds, second_K
+        return begin_K.cumsum()
 
     def _moved(self, moves: list[Move], launch: Launch, launch_s: float) -> float:
         """Seconds by which moves make a launch longer."""

@@ -47,9 +47,11 @@ def split(
     in one slot counted once; it must be given where slots that nobody has written are shared (a fork that has not
     asked for room of its own yet), None: whatever is shared is written.
     """
-    final_B = np.where(final_B < 0, room_B, final_B)
-    stored, room = int(stored_B.sum()), int(room_B.sum())
-    reservation = int(np.maximum(np.minimum(room_B, final_B) - stored_B, 0).sum())
+    if final_B.min(initial=0) < 0:
+        final_B = np.where(final_B < 0, room_B, final_B)
+    used_B = np.maximum(np.minimum(room_B, final_B), stored_B)
+    stored, room, used = np.add.reduce((stored_B, room_B, used_B), axis=1).tolist()
+    reservation = used - stored
     internal = room - stored - reservation
     shared = room * memory.token_bytes - (usage.held - usage.rounded)
     token_state = stored * memory.token_bytes - shared

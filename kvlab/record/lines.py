@@ -13,8 +13,15 @@ Column = NDArray[Any]
 def lines(columns: list[Column | str]) -> str:
     """As csv.writer writes rows: numbers as repr does, nothing for NaN. A text stands in every row as it is."""
     count = next(len(column) for column in columns if not isinstance(column, str))
-    texts = ([column] * count if isinstance(column, str) else _texts(column) for column in columns)
-    return "".join([",".join(row) + "\r\n" for row in zip(*texts, strict=True)])
+    texts: list[str | list[str]] = []
+    for column in columns:
+        text = column if isinstance(column, str) else _texts(column)
+        if isinstance(text, str) and texts and isinstance(texts[-1], str):
+            texts[-1] += "," + text
+        else:
+            texts.append(text)
+    rows = zip(*([text] * count if isinstance(text, str) else text for text in texts), strict=True)
+    return "".join([",".join(row) + "\r\n" for row in rows])
 
 
 def whole(column: Column) -> Column:
@@ -23,8 +30,11 @@ def whole(column: Column) -> Column:
     return integers if (integers == column).all() else column
 
 
-def _texts(column: Column) -> list[str]:
+def _texts(column: Column) -> str | list[str]:
+    """One for all rows where they are equal."""
     first = np.flatnonzero(column[1:] != column[:-1]) + 1
+    if not len(first) and len(column):
+        return _each(column[:1])[0]
     if 2 * len(first) >= len(column):
         return _each(column)
     first = np.concatenate(([0], first))

@@ -64,11 +64,13 @@ class Recorder:
         Nothing else changes in them, but for who waits: of every sequence's room one slot more is written in each.
         """
         row = self._measured(scheduler, float(end_K[0]), len(launch.lane_B), 0, len(launch.lane_B), launch)
-        rows = np.tile(np.array(row, np.float64), (len(end_K), 1))
+        rows = np.empty((len(end_K), len(row)))
+        rows[:] = row
         rows[:, 0] = end_K
-        rows[1:, 1] = np.diff(end_K)
+        rows[1:, 1] = end_K[1:] - end_K[:-1]
         rows[:, WAITING] = queued_K
-        written_K = np.arange(len(end_K)) * (len(launch.lane_B) * self.strategy.memory.token_bytes)
+        written = len(launch.lane_B) * self.strategy.memory.token_bytes
+        written_K = np.arange(0, len(end_K) * written, written)
         rows[:, TOKEN_STATE] += written_K
         rows[:, RESERVATION] -= written_K
         self.series.extend(rows)

@@ -25,7 +25,8 @@ def extend_all_is_the_loop(trial: Trial) -> None:
     seqs, lengths = [s.seq for s in asking], [s.issued for s in asking]
     steps = trial.rng.choice(((1,), (2,), (1, 1, 1, 3)))
     uptos = [min(s.issued + trial.rng.choice(steps), limit, s.limit) for s in asking]
-    _compare(trial, "extend_all", (seqs, lengths, uptos), f"of sequences {seqs} with {lengths} to {uptos}")
+    columns = np.array(lengths, np.int64), np.array(uptos, np.int64)
+    _compare(trial, "extend_all", (seqs, *columns), f"of sequences {seqs} with {lengths} to {uptos}")
 
 
 def admit_all_is_the_loop(trial: Trial) -> None:

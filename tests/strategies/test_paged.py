@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 
 from kvlab.strategies.paged import Paged
@@ -151,5 +152,5 @@ def test_who_overrides_extend_alone_is_asked_one_by_one():
     strategy = Asked(Memory(100, 1, 20, 4, 20), 4)
     for seq in range(3):
         strategy.admit(Arrival(seq, 4, 4, 20, 20), 4)
-    assert strategy.extend_all([0, 1, 2], [4, 4, 4], [5, 5, 5]) == [8, 8, 8]
+    assert strategy.extend_all([0, 1, 2], np.full(3, 4), np.full(3, 5)) == [8, 8, 8]
     assert asked == [0, 1, 2]
