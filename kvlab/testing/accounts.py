@@ -62,6 +62,16 @@ def rooms_bytes(trial: Trial, rooms: list[int]) -> int:
     return len(np.unique(shadow.pieces(slot_T))) * strategy.memory.token_bytes // shadow.per_token
 
 
+def host_is_bounded(trial: Trial) -> None:
+    """host_held() is at most memory.host_bytes; 0 where nobody is swapped, and only there."""
+    held, allowed = trial.strategy.host_held(), trial.strategy.memory.host_bytes
+    if 0 <= held <= allowed and bool(held) == bool(trial.swapped):
+        return
+    who = f"sequences {list(trial.swapped)} lie" if trial.swapped else "nobody lies"
+    bound = f"0 < strategy.host_held() <= {allowed}" if trial.swapped else "strategy.host_held() == 0"
+    raise RuleError("host", f"{who} on the host, and {held} of its {allowed} bytes are held", bound)
+
+
 def mapped_is_backed(trial: Trial, usage: Usage) -> None:
     """usage().backed is the bytes that Map and Unmap have left mapped; a page group under several rows counts once."""
     strategy = trial.strategy

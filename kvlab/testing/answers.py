@@ -65,6 +65,13 @@ def forked(parent: int, child: Arrival, grant: Grant) -> None:
         raise RuleError("fork", text)
 
 
+def back(arrival: Arrival, grant: Grant) -> None:
+    """All that was stored when it went to the host is in place."""
+    if grant.hit != arrival.length or grant.room < arrival.length:
+        text = f"sequence {arrival.seq}, back from the host with {arrival.length} tokens, was granted {grant}"
+        raise RuleError("swap", text)
+
+
 class Counted:
     """What `counts` said of evictions before a call, and what was cached."""
 
@@ -76,7 +83,7 @@ class Counted:
         for key, before in self.counts.items():
             if strategy.counts[key] < before:
                 raise RuleError("counts", f"{name} took {key} from {before} to {strategy.counts[key]}")
-        if "evicted" not in self.counts or answer is None:
+        if "evicted" not in self.counts or answer in (None, False):
             return
         evicted = (strategy.counts["evicted"] - self.counts["evicted"]) * strategy.memory.token_bytes
         cached = self.before.cached

@@ -30,6 +30,7 @@ class Calls:
     def __init__(self, strategy: Strategy, rng: random.Random, share: float = 1.0) -> None:
         self.strategy, self.rng, self.share = strategy, rng, share
         self.running: dict[int, Sequence] = {}
+        self.swapped: dict[int, Sequence] = {}  # those that lie on the host
         self.left = False  # somebody, since the last drain
         self.tight = False  # the last question was refused
         self.seen: Counter[str] = Counter()  # what was exercised
@@ -65,6 +66,7 @@ class Calls:
             return False
         answers.admitted(self.strategy, arrival, grant, looked, new, leave)
         sequence.started(*grant)
+        sequence.told = grant.hit  # by others
         self.running[sequence.seq] = sequence
         self.seen["admitted"] += 1
         self.seen["hits"] += grant.hit > 0
@@ -93,7 +95,7 @@ class Calls:
         answers.forked(parent.seq, arrival, grant)
         child.started(grant.hit, grant.room)
         child.room, parent.room = child.done, parent.issued  # both ask before their next token
-        child.said = grant.room
+        child.said, child.told = grant.room, min(parent.told, child.known)
         self.running[child.seq] = child
         if child.known < parent.done and parent.told:
             child.behind = parent.ids[: parent.done], parent.space
@@ -129,6 +131,36 @@ class Calls:
         del self.running[sequence.seq]
         self.seen[why] += 1
 
+    def swap_out(self, sequence: Sequence) -> bool:
+        """Whether it lies on the host now, and no longer on the device."""
+        self.tell(sequence)
+        if not self._ask("swap_out", (sequence.seq, sequence.done), 0):
+            return False
+        self.left = True
+        self.swapped[sequence.seq] = self.running.pop(sequence.seq)
+        sequence.stopped(swapped=True)
+        self.seen["swapped out"] += 1
+        return True
+
+    def swap_in(self, sequence: Sequence) -> bool:
+        """Whether it runs again."""
+        arrival = sequence.arrival()
+        grant: Grant | None = self._ask("swap_in", (arrival,), arrival.length)
+        if grant is None:
+            return False
+        answers.back(arrival, grant)
+        sequence.started(*grant)
+        sequence.room = sequence.done  # it asks before its next token
+        self.running[sequence.seq] = self.swapped.pop(sequence.seq)
+        self.seen["swapped in"] += 1
+        return True
+
+    def forget(self, sequence: Sequence) -> None:
+        """It will not be back from the host."""
+        self._do("forget", (sequence.seq,))
+        del self.swapped[sequence.seq]
+        self.seen["forgotten on the host"] += 1
+
     def clear(self) -> None:
         self._note("clear", ())
         self.taken = None
@@ -143,8 +175,8 @@ class Calls:
         before, counted = self._before(usage, tokens), answers.Counted(self.strategy, usage)
         answer = self._do(name, args)
         counted.judge(self.strategy, name, answer)
-        self.tight = answer is None
-        if answer is None:
+        self.tight = answer in (None, False)
+        if self.tight:
             self.seen[f"{name} refused"] += 1
             self._unchanged(before, self.strategy, name, args, " is refused")
             if before is None and self.rng.random() < REPEATED:

@@ -19,6 +19,7 @@ class Character:
         self.vocabulary = rng.choice(((1,), (1, 1, 1, 2), (1, 2, 3), tuple(range(50))))
         self.spaces = rng.choice(((0,), (0, 0, 0, 7)))
         self.forks, self.drafts = rng.choice((0.0, 0.25, 0.25)), rng.choice((0.0, 0.4))
+        self.swaps = rng.choice((0.0, 0.3, 0.9))  # of those who are preempted; now and then somebody goes of himself
         self.aborts, self.arrivals = rng.choice((0.0, 0.1)), rng.choice((1, 2, 4))
         self.forecasts = rng.choice((True, False, False))  # wrong ones
 

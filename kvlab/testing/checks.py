@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from kvlab.strategy import Copy, Move, Strategy, Unmap
+from kvlab.strategy import Copy, Drop, Map, Move, Strategy, Unmap
 from kvlab.testing import accounts
 from kvlab.testing.gather import gather_from
 from kvlab.testing.places import Places, lay_out, packed_values, values
@@ -24,6 +24,7 @@ def everything(trial: Trial) -> None:
     usage = trial.strategy.usage()
     accounts.usage_adds_up(trial, usage)
     accounts.mapped_is_backed(trial, usage)
+    accounts.host_is_bounded(trial)
     if not trial.running:
         accounts.nothing_is_held(usage)
         return
@@ -194,5 +195,6 @@ def a_launch_does_not_notice(shadow: Shadow, moves: list[Move], slot_T: NDArray[
     """Of moves beside a launch: no copy, and nothing is taken from under the slots that it writes or reads."""
     used = set(shadow.groups(slot_T)) if moves and shadow.strategy.virtual else set()
     for move in moves:
-        if isinstance(move, Copy) or (isinstance(move, Unmap) and move.virtual in used):
+        copies = not isinstance(move, Map | Unmap | Drop)
+        if copies or (isinstance(move, Unmap) and move.virtual in used):
             raise RuleError("ahead", f"ahead() asks for {move} beside a launch that it disturbs")

@@ -22,7 +22,9 @@ CLAIMS: tuple[Callable[[Trial], None], ...] = (
     refusals.room_is_a_promise,
     refusals.nobody_outgrows_max_len,
     refusals.tight_pools_refuse_cleanly,
+    refusals.a_full_host_refuses_cleanly,
     scenes.seats_run_out,
     scenes.somebody_leaps,
     scenes.child_outlives_its_parent,
+    scenes.swapped_ones_come_back,
 )

@@ -75,6 +75,8 @@ class Life:
         honesty.longest_is_reached(honesty.emptied(trial))
         for sequence in list(trial.running.values()):
             trial.release(sequence, "released at the end")
+        for sequence in list(trial.swapped.values()):
+            trial.forget(sequence)
         trial.settle()
         honesty.longest_is_reached(honesty.emptied(trial))
         trial.clear()
@@ -91,7 +93,9 @@ class Life:
         """Finished and doomed ones are released as soon as no launch touches them; some are aborted."""
         trial, rng = self.trial, self.rng
         if self.waiting and rng.random() < self.character.aborts / 4:
-            self.waiting.pop(rng.randrange(len(self.waiting)))
+            gone = self.waiting.pop(rng.randrange(len(self.waiting)))
+            if gone.swapped:
+                trial.forget(gone)
             trial.seen["aborted waiting"] += 1
         if trial.running and rng.random() < self.character.aborts:
             rng.choice(list(trial.running.values())).doomed = True
@@ -102,11 +106,20 @@ class Life:
                 trial.release(sequence, "aborted" if sequence.done else "aborted unwritten")
             elif sequence.done >= len(sequence.ids):
                 trial.release(sequence, "finished")
+        if rng.random() < self.character.swaps / 4:
+            self._swap_somebody()
         told = trial.tells or trial.windowed  # a cache was told of what may be cut off, a ring has it no more
         if rng.random() < self.character.drafts / 8 and not told:
             self._cut_back()
         if rng.random() < 0.01:
             trial.clear()
+
+    def _swap_somebody(self) -> None:
+        """One or two who might as well stay are preempted: siblings, as often as not."""
+        able = [s for s in self.trial.running.values() if s.done and not s.in_flight and not s.doomed]
+        for sequence in able[-self.rng.choice((1, 1, 2)) :]:
+            if self.trial.swap_out(sequence):
+                self.waiting.append(sequence)
 
     def _cut_back(self) -> None:
         """Somebody loses tokens that were stored long ago, and that forks may share."""
@@ -167,9 +180,11 @@ class Life:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
-        self.trial.release(sequence, "preempted")
         self.planned.pop(sequence, None)
-        sequence.stopped()
+        swap = sequence.done > 0 and self.rng.random() < self.character.swaps
+        if not (swap and self.trial.swap_out(sequence)):
+            self.trial.release(sequence, "preempted")
+            sequence.stopped()
         self.waiting.insert(0, sequence)
 
     # --- arrivals
@@ -184,7 +199,7 @@ class Life:
             sequence = self.waiting[0] if rng.random() < 0.8 else rng.choice(self.waiting)
             leave = rng.choice((0, 0, 0, rng.randint(1, 12)))
             new = rng.choice((self.memory.chunk, sequence.known, rng.randint(1, self.memory.chunk)))
-            if not trial.admit(sequence, new, leave):
+            if not (trial.swap_in(sequence) if sequence.swapped else trial.admit(sequence, new, leave)):
                 continue
             self.waiting.remove(sequence)
             if rng.random() < self.character.aborts:  # before the moves for it are drained

@@ -52,6 +52,9 @@ class Machine(RuleBasedStateMachine):
     def running(self) -> bool:
         return hasattr(self, "operations") and bool(self.operations.trial.running)
 
+    def swapped(self) -> bool:
+        return hasattr(self, "operations") and bool(self.operations.trial.swapped)
+
     @rule(prompt=st.lists(TOKENS, min_size=1, max_size=12), new=st.integers(1, 12), leave=st.sampled_from((0, 0, 3)))
     def admit(self, prompt: list[int], new: int, leave: int) -> None:
         self.do("admit", prompt, new, leave)
@@ -75,6 +78,21 @@ class Machine(RuleBasedStateMachine):
     @rule(index=PICK)
     def release(self, index: int) -> None:
         self.do("release", index)
+
+    @precondition(running)
+    @rule(index=PICK)
+    def swap_out(self, index: int) -> None:
+        self.do("swap_out", index)
+
+    @precondition(swapped)
+    @rule(index=PICK)
+    def swap_in(self, index: int) -> None:
+        self.do("swap_in", index)
+
+    @precondition(swapped)
+    @rule(index=PICK)
+    def forget(self, index: int) -> None:
+        self.do("forget", index)
 
     @precondition(running)
     @rule(index=PICK)

@@ -85,6 +85,18 @@ class Operations:
         if sequence := self._pick(index):
             self.trial.release(sequence, "released")
 
+    def swap_out(self, index: int) -> None:
+        if (sequence := self._pick(index)) and sequence.done:
+            self.trial.swap_out(sequence)
+
+    def swap_in(self, index: int) -> None:
+        if (sequence := self._pick_swapped(index)) and not self.full:
+            self.trial.swap_in(sequence)
+
+    def forget(self, index: int) -> None:
+        if sequence := self._pick_swapped(index):
+            self.trial.forget(sequence)
+
     def wrote(self, index: int) -> None:
         if sequence := self._pick(index):
             self.trial.tell(sequence)
@@ -102,12 +114,18 @@ class Operations:
         self.trial.settle()
         for sequence in self.running:
             self.trial.release(sequence, "released")
+        for sequence in list(self.trial.swapped.values()):
+            self.trial.forget(sequence)
         self.trial.settle()
         self.trial.clear()
 
     def _pick(self, index: int) -> Sequence | None:
         running = self.running
         return running[index % len(running)] if running else None
+
+    def _pick_swapped(self, index: int) -> Sequence | None:
+        swapped = list(self.trial.swapped.values())
+        return swapped[index % len(swapped)] if swapped else None
 
     def _grows(self, sequence: Sequence, stop: int) -> bool:
         if self.trial.extend(sequence, stop):

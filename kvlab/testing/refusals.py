@@ -21,6 +21,9 @@ def unknown_ids_are_errors(trial: Trial) -> None:
         ("extend", (NEW, 1, 2)),
         ("release", (NEW,)),
         ("fork", (NEW, plain(NEW + 1, 1))),
+        ("swap_out", (NEW, 1)),
+        ("swap_in", (plain(NEW, 1),)),
+        ("forget", (NEW,)),
     ]
     if type(strategy).truncate is not Strategy.truncate:
         unknown.append(("truncate", (NEW, 1)))
@@ -28,6 +31,12 @@ def unknown_ids_are_errors(trial: Trial) -> None:
         unknown.append(("wrote", (NEW, 1, read_only([1]))))
     for name, args in unknown:
         must_be_key_error(now, name, args, "an unknown sequence")
+    if trial.swapped:
+        seq = trial.rng.choice(list(trial.swapped))
+        copied = now.copy()
+        copied.forget(seq)
+        must_be_key_error(Snapshot(copied), "forget", (seq,), f"sequence {seq}, which was forgotten")
+        must_be_key_error(Snapshot(copied), "swap_in", (plain(seq, 1),), f"sequence {seq}, which was forgotten")
     if not trial.running:
         return
     seq, parent = (trial.rng.choice(list(trial.running)) for _ in range(2))
@@ -40,12 +49,12 @@ def unknown_ids_are_errors(trial: Trial) -> None:
 
 
 def must_be_key_error(now: Snapshot, name: str, args: tuple[Any, ...], whom: str) -> None:
-    """admit, extend and fork change nothing then. admit and fork may refuse before they look anything up."""
+    """Who may be refused changes nothing then. admit and fork may refuse before they look anything up."""
     strategy = now.copy()
     try:
         answer = getattr(strategy, name)(*args)
     except KeyError:
-        if name in ("admit", "extend", "fork") and (changed := now.difference(strategy)):
+        if name in ("admit", "extend", "fork", "swap_out", "swap_in") and (changed := now.difference(strategy)):
             raise RuleError("unknown ids", f"{name} of {whom} raises KeyError, but strategy{changed}") from None
         return
     if name not in ("admit", "fork") or answer is not None:
@@ -102,7 +111,18 @@ def tight_pools_refuse_cleanly(trial: Trial) -> None:
             must_be_clean(strategy, "extend", (seq, length, upto))
 
 
+def a_full_host_refuses_cleanly(trial: Trial) -> None:
+    """Everybody is swapped out until the host is full, and in until the pool is: who is refused changes nothing."""
+    strategy, rng = trial.now().copy(), trial.rng
+    able = [sequence for sequence in trial.running.values() if sequence.done and not sequence.in_flight]
+    for sequence in rng.sample(able, len(able)):
+        must_be_clean(strategy, "swap_out", (sequence.seq, sequence.done))
+    waiting = [sequence.arrival() for sequence in trial.swapped.values()]
+    for arrival in rng.sample(waiting, len(waiting)):
+        must_be_clean(strategy, "swap_in", (arrival,))
+
+
 def must_be_clean(strategy: Strategy, name: str, args: tuple[Any, ...]) -> None:
     before = Snapshot(strategy)
-    if getattr(strategy, name)(*args) is None and (changed := before.difference(strategy)):
-        raise RuleError("refusal", f"in a pool that is nearly full {name}{args} is refused, but strategy{changed}")
+    if getattr(strategy, name)(*args) in (None, False) and (changed := before.difference(strategy)):
+        raise RuleError("refusal", f"where there is next to no room {name}{args} is refused, but strategy{changed}")

@@ -93,6 +93,23 @@ def child_outlives_its_parent(trial: Trial) -> None:
         copy.probe(actor(FIRST + 2, parent.ids, last))
 
 
+def swapped_ones_come_back(trial: Trial) -> None:
+    """Each of those on the host finds room when all others have left, has all its tokens, and goes on."""
+    with scene(trial) as copy:
+        for sequence in list(copy.running.values()):
+            copy.release(sequence, "left")
+        for sequence in list(copy.swapped.values()):
+            copy.settle()
+            if not copy.swap_in(sequence):
+                text = f"sequence {sequence.seq} of {sequence.swapped} tokens is alone and may not come back"
+                raise RuleError("swap", f"{text} from the host; longest = {copy.strategy.longest}")
+            copy.settle()
+            if sequence.done < longest(copy, sequence):
+                compute(copy, sequence, sequence.done + 1)
+            copy.release(sequence, "left")
+        copy.settle()
+
+
 def longest(trial: Trial, sequence: Sequence) -> int:
     """Tokens that the sequence may hold."""
     return min(trial.strategy.longest, sequence.limit)

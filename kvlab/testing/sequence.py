@@ -31,6 +31,7 @@ class Sequence:
     told: int = 0  # what the strategy has heard through wrote since it was admitted
     room: int = 0  # tokens that it may hold before it must ask
     said: int | None = 0  # the room that the strategy said last; None: it may have changed since
+    swapped: int = 0  # tokens of it that lie on the host while it waits
     doomed: bool = False  # to be released as soon as no launch touches it
     waiting: Arrival | None = None
     behind: tuple[list[int], int] | None = None  # ids and space of a longer parent, until its own first launch
@@ -65,23 +66,26 @@ class Sequence:
     def arrival(self) -> Arrival:
         """One object for as long as it waits."""
         if self.waiting is None:
-            ids = None if self.origin is not None else read_only(self.ids[: self.known])
-            prompt = min(self.prompt, self.known)
-            self.waiting = Arrival(self.seq, self.known, prompt, self.limit, self.expected, ids, self.space)
+            length = self.swapped or self.known
+            ids = None if self.origin is not None else read_only(self.ids[:length])
+            prompt = min(self.prompt, length)
+            self.waiting = Arrival(self.seq, length, prompt, self.limit, self.expected, ids, self.space)
         return self.waiting
 
     def started(self, hit: int, room: int) -> None:
-        """Admitted. A strategy that kept the arrival's ids, which it must not, finds them worthless."""
+        """It runs. A strategy that kept the arrival's ids, which it must not, finds them worthless."""
         if self.waiting is not None and self.waiting.ids is not None:
             self.waiting.ids.flags.writeable = True
             self.waiting.ids[:] = 1  # what many sequences begin with
         self.waiting = None
         self.done = self.issued = hit
-        self.told, self.room, self.said = 0, room, room
+        self.told = min(self.told, self.swapped)  # what was told before it went to the host is told
+        self.swapped, self.room, self.said = 0, room, room
 
-    def stopped(self) -> None:
-        """Preempted: it waits again, with all the tokens that it has got."""
-        self.done = self.issued = self.told = self.room = 0
+    def stopped(self, swapped: bool = False) -> None:
+        """Preempted: it waits again, with all the tokens that it has got; those stored are lost, or on the host."""
+        self.swapped = self.done if swapped else 0
+        self.done = self.issued = self.room = 0
 
 
 def read_only(ids: list[int]) -> NDArray[np.int32]:

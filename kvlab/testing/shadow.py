@@ -13,7 +13,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
-from kvlab.strategy import Copy, Drop, Map, Move, Strategy, Unmap
+from kvlab.strategy import Copy, Drop, Map, Move, Strategy, SwapIn, SwapOut, Unmap
 from kvlab.testing.rule import RuleError
 
 NOWHERE = -1
@@ -57,12 +57,14 @@ class Shadow:
             self.aliased = 0  # of them those under several rows
         else:
             self.content = np.zeros(self.slots, np.int64)
+        self.host_slots = memory.host_bytes // memory.token_bytes
+        self.host = np.zeros(self.host_slots * self.per_token, np.int64)
 
     def copy(self) -> Shadow:
         """The same contents, and nothing of what a subclass does elsewhere with what is written."""
         made = Shadow.__new__(Shadow)
         vars(made).update(vars(self))
-        made.content = self.content.copy()
+        made.content, made.host = self.content.copy(), self.host.copy()
         if self.strategy.virtual:
             made.under, made.times = self.under.copy(), list(self.times)
         return made
@@ -112,6 +114,12 @@ class Shadow:
         match move:
             case Copy(source, target, tokens, _):
                 self._copy(move, source, target, tokens)
+            case SwapOut(source, host, tokens, _):
+                piece = self._swapped(move, source, host, tokens)
+                self.host[host * self.per_token : (host + tokens) * self.per_token] = self.content[piece]
+            case SwapIn(host, target, tokens, _):
+                piece = self._swapped(move, target, host, tokens)
+                self.content[piece] = self.host[host * self.per_token : (host + tokens) * self.per_token]
             case Map(virtual, physical, _):
                 self._map(move, virtual, physical)
             case Unmap(virtual, _):
@@ -148,6 +156,15 @@ class Shadow:
         read, written = self.pieces(source + count), self.pieces(target + count)
         self._require(bool((read >= 0).all() and (written >= 0).all()), move, "touches slots that are not mapped")
         self.content[written] = self.content[read]
+
+    def _swapped(self, move: Move, first: int, host: int, tokens: int) -> NDArray[np.int64]:
+        """The device's pieces of a swap."""
+        self._require(tokens > 0, move, "copies nothing")
+        self._require(0 <= first <= self.slots - tokens, move, f"leaves the {self.slots} slots")
+        self._require(0 <= host <= self.host_slots - tokens, move, f"leaves the {self.host_slots} slots of the host")
+        piece = self.pieces(first + np.arange(tokens, dtype=np.int64))
+        self._require(bool((piece >= 0).all()), move, "touches slots that are not mapped")
+        return piece
 
     def _require(self, good: bool, move: Move, what: str) -> None:
         if not good:

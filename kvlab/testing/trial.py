@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvlab.strategy import Copy, Move, Strategy
+from kvlab.strategy import Drop, Map, Move, Strategy, Unmap
 from kvlab.testing import answers, checks
 from kvlab.testing.calls import Calls
 from kvlab.testing.gather import gather_from
@@ -47,6 +47,7 @@ class Trial(Calls):
         made.strategy, made.taken = self.now().copy(), None
         made.shadow = self.shadow.copy()
         made.running = {seq: sequence.copy() for seq, sequence in self.running.items()}
+        made.swapped = {seq: sequence.copy() for seq, sequence in self.swapped.items()}
         made.undone, made.told = list(self.undone), self.told.copy()
         made.flight, made.seen = [], Counter()
         return made
@@ -79,7 +80,7 @@ class Trial(Calls):
 
     def harmless(self) -> bool:
         """Whether what was drained may be carried out beside a running launch."""
-        return not any(isinstance(move, Copy) for move in self.undone)
+        return all(isinstance(move, Map | Unmap | Drop) for move in self.undone)
 
     def ahead(self) -> None:
         """What the strategy would have done beside the launch in flight; nobody's room or bytes change by it."""

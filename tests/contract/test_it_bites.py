@@ -17,10 +17,10 @@ from kvlab.testing import LifeError, lives
 ROOT = Path(__file__).parents[2]
 FILES = {  # a strategy's module, and what it is built from, in the order of import
     "contiguous": ["contiguous"],
-    "paged": ["paged"],
-    "token_pool": ["paged", "token_pool"],
-    "prefix": ["paged", "cached_blocks", "prefix"],
-    "radix": ["paged", "cached_blocks", "radix"],
+    "paged": ["swapped_blocks", "paged"],
+    "token_pool": ["swapped_blocks", "paged", "token_pool"],
+    "prefix": ["swapped_blocks", "paged", "cached_blocks", "prefix"],
+    "radix": ["swapped_blocks", "paged", "cached_blocks", "radix"],
     "buddy": ["buddy"],
     "growing": ["growing"],
     "vattention": ["rows", "vattention"],
