@@ -30,9 +30,13 @@ class Sketch:
         self.zeros += len(values) - len(large)
         self.count += len(values)
         self.total += float(values.sum())
-        bucket, times = np.unique(np.ceil(np.log(large) / _GROWTH).astype(np.int64), return_counts=True)
-        for index, count in zip(bucket.tolist(), times.tolist(), strict=True):
-            self.buckets[index] += count
+        if not len(large):
+            return
+        bucket_N = np.ceil(np.log(large) / _GROWTH).astype(np.int64)
+        least = int(bucket_N.min())
+        times = np.bincount(bucket_N - least)
+        for index in np.flatnonzero(times).tolist():
+            self.buckets[least + index] += int(times[index])
 
     def quantile(self, share: float) -> float | None:
         """The value below which `share` of them lie (nearest rank); None if there were none."""
