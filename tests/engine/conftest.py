@@ -81,8 +81,9 @@ class ShadowMemory:
                 case SwapIn(host, target, tokens, _):
                     for i in range(tokens):
                         self.write(target + i, self.host[host + i])
-                case Drop():
-                    raise AssertionError("nobody drops")
+                case Drop(physical, _):
+                    assert physical not in self.mapping.values()
+                    self.contents = {place: was for place, was in self.contents.items() if place[0] != physical}
 
 
 def chain(ids: np.ndarray, space: int = 0) -> list[str]:
