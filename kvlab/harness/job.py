@@ -1,17 +1,19 @@
 """One run in this process: `python -m kvlab.harness.job DIRECTORY` reads config.json and writes result.json.
 
-Speaks to its parent in lines of JSON on standard output: {"line": text} and {"progress": [done, total]}.
-A run that is told to stop leaves no result. Exits 0 if ok, 2 if refused, 1 if failed, 130 if told to stop.
+Without a directory it stays warm: it reads one after the other from standard input, a JSON string a line.
+Speaks to its parent in lines of JSON on standard output: {"line": text}, {"progress": [done, total]} and, kept warm,
+{"end": status}. A run that is told to stop leaves no result. Exits 0 if ok, 2 if refused, 1 if failed, 130 if stopped.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,10 +38,25 @@ def run_job(directory: Path, execute: Execute | None = None) -> int:
     except UsageError as error:
         rundir.fail(directory, str(error))
         return 2
+    except MemoryError as error:
+        rundir.fail(directory, f"out of memory: {_one_line(error)}", traceback.format_exc())
+        return rundir.EXITS["failed"]
     except Exception as error:
         rundir.fail(directory, _one_line(error), traceback.format_exc())
         return rundir.EXITS["failed"]
     return rundir.EXITS[outcome["status"]]
+
+
+def run_jobs(lines: Iterable[str]) -> int:
+    """Run after run, what each imports once; 0. Errors of each go to its own log."""
+    execute = _engine()
+    for line in lines:
+        directory = Path(json.loads(line))
+        log = os.open(directory / rundir.LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        os.dup2(log, sys.stderr.fileno())
+        os.close(log)
+        _emit({"end": run_job(directory, execute)})
+    return 0
 
 
 class Progress:
@@ -56,13 +73,13 @@ class Progress:
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        print("usage: python -m kvlab.harness.job DIRECTORY", file=sys.stderr)
+    if len(arguments) > 1:
+        print("usage: python -m kvlab.harness.job [DIRECTORY]", file=sys.stderr)
         return 2
     end_with_parent()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return run_job(Path(arguments[0]))
+        return run_job(Path(arguments[0])) if arguments else run_jobs(sys.stdin)
     except KeyboardInterrupt:
         return 130
     except OSError:  # not even an error can be left; the parent, which tries the same, says so

@@ -1,72 +1,22 @@
-"""Runs as processes of their own: started, listened to, and stopped together.
+"""Runs in processes of their own: started, listened to, held to their limits, and stopped together.
 
-A fresh process for each run, so that no allocator state, thread pool or crash of one reaches the next. They
-are in sessions of their own: Ctrl-C reaches the parent alone, which ends them and knows what is finished.
+A run whose time or memory counts gets a fresh process, so that no allocator state, thread pool or crash of one reaches
+the next. Simulated runs, which count on a clock of their own, follow each other in warm ones.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import selectors
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from kvlab.harness import rundir
+from kvlab.harness.child import Child
+from kvlab.harness.limits import Limits
 
-COMMAND = (sys.executable, "-P", "-X", "faulthandler", "-m", "kvlab.harness.job")
-SECONDS_TO_STOP = 10
 Event = Callable[[Path, dict[str, Any]], None]
 End = Callable[[Path, int], None]
-
-
-class Job:
-    """The process of one run."""
-
-    def __init__(self, directory: Path, threads: int | None, errors: IO[bytes] | None) -> None:
-        environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
-        self.directory = directory
-        self.rest = b""
-        self.process = subprocess.Popen(
-            [*COMMAND, str(directory)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=environment,
-            start_new_session=True,
-        )
-        assert self.process.stdout
-        self.output: int = self.process.stdout.fileno()
-
-    def read(self) -> tuple[bool, list[dict[str, Any]]]:
-        """Whether there is more to come, and the events that are there now."""
-        chunk = os.read(self.output, 65536)
-        *lines, self.rest = (self.rest + chunk).split(b"\n")
-        return bool(chunk), [_event(line) for line in lines]
-
-    def wait(self) -> int:
-        """The exit status, negative for a signal. Leaves an error if the process could not do it itself."""
-        code = self.process.wait()
-        assert self.process.stdout
-        self.process.stdout.close()
-        if rundir.read_result(self.directory) is None:
-            rundir.fail(self.directory, _how_it_died(code))
-        return code
-
-    def stop(self) -> None:
-        """End it without a result."""
-        self.process.terminate()
-        try:
-            self.process.wait(SECONDS_TO_STOP)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        assert self.process.stdout
-        self.process.stdout.close()
 
 
 def run_one(directory: Path, event: Event) -> int:
@@ -76,58 +26,87 @@ def run_one(directory: Path, event: Event) -> int:
     return codes[0]
 
 
-def run_all(directories: Iterable[Path], width: int, event: Event, end: End, to_log: bool = True) -> None:
-    """Run what the directories say, at most `width` at a time. Stops them all on KeyboardInterrupt."""
-    waiting, running = iter(directories), set[Job]()
-    threads = 1 if width > 1 else None
-    with selectors.DefaultSelector() as selector:
+def run_all(
+    directories: Iterable[Path],
+    width: int,
+    event: Event,
+    end: End,
+    limits: Limits | None = None,
+    warm: bool = False,
+    to_log: bool = True,
+) -> None:
+    """Run what the directories say, at most `width` at a time. Stops them all on KeyboardInterrupt.
+
+    `event` hears what runs say, `end` the exit status of each. warm: processes go on to the next run.
+    """
+    crew = Crew(width, event, end, limits or Limits(), warm, to_log)
+    with crew.selector:
         try:
-            while True:
-                while len(running) < width and (directory := next(waiting, None)):
-                    job = _start(directory, threads, to_log)
-                    running.add(job)
-                    selector.register(job.output, selectors.EVENT_READ, job)
-                if not running:
-                    return
-                for key, _ in selector.select():
-                    _listen(key.data, selector, running, event, end)
+            crew.work(iter(directories))
         except BaseException:
-            for job in running:
-                job.stop()
+            for child in crew.children:
+                child.stop()
             raise
+        for child in crew.children:
+            child.dismiss()
 
 
-def _start(directory: Path, threads: int | None, to_log: bool) -> Job:
-    if not to_log:
-        return Job(directory, threads, None)
-    with (directory / rundir.LOG).open("ab") as log:
-        return Job(directory, threads, log)
+class Crew:
+    """The processes that carry out runs at the same time."""
 
+    def __init__(self, width: int, event: Event, end: End, limits: Limits, warm: bool, to_log: bool) -> None:
+        self.width, self.event, self.ended, self.limits = width, event, end, limits
+        self.warm, self.to_log, self.threads = warm, to_log, 1 if width > 1 else None
+        self.children: set[Child] = set()
+        self.selector = selectors.DefaultSelector()
 
-def _listen(job: Job, selector: selectors.BaseSelector, running: set[Job], event: Event, end: End) -> None:
-    more, events = job.read()
-    for item in events:
-        event(job.directory, item)
-    if more:
-        return
-    selector.unregister(job.output)
-    code = job.wait()
-    running.remove(job)
-    end(job.directory, code)
+    def work(self, waiting: Iterator[Path]) -> None:
+        while True:
+            while len(self._busy()) < self.width and (directory := next(waiting, None)):
+                self._give(directory)
+            if not self._busy():
+                return
+            for key, _ in self.selector.select(self.limits.period):
+                self._listen(key.data)
+            self._look()
 
+    def _busy(self) -> list[Child]:
+        return [child for child in self.children if child.directory]
 
-def _event(line: bytes) -> dict[str, Any]:
-    """What a library prints counts as a line of text."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        event = None
-    return event if isinstance(event, dict) else {"line": line.decode(errors="replace")}
+    def _give(self, directory: Path) -> None:
+        """To a child that waits, else to a new one."""
+        for child in self.children:
+            if child.directory is None:
+                return child.take(directory)
+        child = Child(directory, self.threads, self.warm, self.to_log)
+        self.children.add(child)
+        self.selector.register(child.output, selectors.EVENT_READ, child)
+        return None
 
+    def _listen(self, child: Child) -> None:
+        more, events = child.read()
+        for event in events:
+            if "end" in event and child.warm:
+                self._end(child, event["end"])
+            elif child.directory:
+                self.event(child.directory, event)
+        if not more:
+            self._leave(child)
+            self._end(child, child.close())
+        elif child.directory is None and self.limits.crowded(child.process.pid):
+            self._leave(child)
+            child.dismiss()
 
-def _how_it_died(code: int) -> str:
-    if code < 0:
-        name = signal.Signals(-code).name
-        hint = ": out of memory?" if name == "SIGKILL" else ""
-        return f"the run's process was killed by {name}{hint}"
-    return f"the run's process ended with status {code} and left no result"
+    def _end(self, child: Child, code: int) -> None:
+        if directory := child.directory:
+            child.directory = None
+            self.ended(directory, code)
+
+    def _leave(self, child: Child) -> None:
+        self.selector.unregister(child.output)
+        self.children.remove(child)
+
+    def _look(self) -> None:
+        for child in self._busy() if self.limits.period else []:
+            if not child.over and (why := self.limits.broken(child.process.pid, time.monotonic() - child.began)):
+                child.end(why)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import kvlab
 PACKAGES = ("torch", "numpy", "triton", "cuda-python", "hydra-core", "gguf")
 
 
+@cache
 def versions() -> dict[str, Any]:
-    """Version strings; commit and dirty are None outside a checkout of kvlab."""
+    """Version strings; commit and dirty are None outside a checkout of kvlab. As they were when first asked for."""
     found: dict[str, Any] = {"kvlab": kvlab.__version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -33,6 +35,7 @@ def commit(root: Path) -> dict[str, Any]:
     return {"commit": head, "dirty": None if changes is None else bool(changes)}
 
 
+@cache
 def machine() -> dict[str, Any]:
     """What the run ran on."""
     return {

@@ -1,7 +1,8 @@
 """`kvlab sweep`: every combination of the values given, each run in a process and a directory of its own.
 
-Runs whose timings count go one at a time; others (timing=false) fill the cores. A run that fails leaves its
-error and the sweep goes on. What is finished is never repeated, so a sweep can be stopped and taken up again.
+Runs whose timings count go one at a time; others (timing=false, and whatever is simulated) fill the cores. A run
+that fails leaves its error and the sweep goes on. What is finished is never repeated, so a sweep can be stopped and
+taken up again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from kvlab.errors import UsageError
 from kvlab.harness import validate
+from kvlab.harness.limits import Limits
 from kvlab.harness.manifest import MANIFEST, Manifest, locked
 from kvlab.harness.provenance import available_bytes, cores
 from kvlab.harness.rundir import fingerprint
@@ -31,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("overrides", metavar="NAME=VALUE,VALUE", nargs="*", help="overrides, with one or several values each")
     add("--resume", metavar="DIR", help="take up the sweep in DIR; its own overrides hold unless some are given")
-    add("--jobs", metavar="N", type=int, help="runs at once where timing=false (default: as cores and memory allow)")
+    add("--jobs", metavar="N", type=int, help="runs at once that need no quiet machine (default: as many as fit)")
+    add("--time-limit", metavar="TIME", help="end a run that takes longer: 90s, 30m, 2h")
+    add("--memory-limit", metavar="SIZE", help="end a run whose process has more resident memory: 4GiB")
     add("--dry-run", action="store_true", help="list the runs, in order, and stop")
     add("--no-report", action="store_true", help="make no tables and figures at the end")
     add("--json", action="store_true", help=f"print what {MANIFEST} holds instead of tables")
@@ -44,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.jobs is not None and args.jobs < 1:
         raise UsageError(f"--jobs {args.jobs}: allowed is a whole number, 1 or more")
+    limits = Limits.of(args.time_limit, args.memory_limit)
     overrides, typed_in = _overrides(args)
     with contextlib.chdir(typed_in):  # names of files in them are relative to it
         plan = make_plan(_tracked(overrides))
@@ -55,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(planned.label for planned in plan.runs))
         return 0
     with locked(plan.directory):
-        return _sweep(Manifest(plan.directory, plan.runs, overrides, typed_in), plan, tracker, args)
+        return _sweep(Manifest(plan.directory, plan.runs, overrides, typed_in), plan, tracker, limits, args)
 
 
 def _overrides(args: argparse.Namespace) -> tuple[list[str], Path]:
@@ -81,14 +86,14 @@ def quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-def _sweep(manifest: Manifest, plan: Plan, tracker: Tracker, args: argparse.Namespace) -> int:
+def _sweep(manifest: Manifest, plan: Plan, tracker: Tracker, limits: Limits, args: argparse.Namespace) -> int:
     if finished := manifest.finished():
         print(f"{len(finished)} finished earlier and not repeated", file=sys.stderr)
     print(tracker.line, file=sys.stderr)
     for directory in finished:
         tracker.log(directory)
     try:
-        _launch(manifest, tracker, args.jobs)
+        _launch(manifest, tracker, limits, args.jobs)
     except KeyboardInterrupt:
         left = f"{manifest.count('ok', 'refused')} of {len(plan.runs)} runs are finished and stay"
         again = f"kvlab sweep --resume {shlex.quote(str(plan.directory))}"
@@ -100,17 +105,28 @@ def _sweep(manifest: Manifest, plan: Plan, tracker: Tracker, args: argparse.Name
     return max(_conclude(manifest), untracked, unreported)
 
 
-def _launch(manifest: Manifest, tracker: Tracker, jobs: int | None) -> None:
+def _launch(manifest: Manifest, tracker: Tracker, limits: Limits, jobs: int | None) -> None:
     from kvlab.harness.follow import Follow
     from kvlab.harness.launch import run_all
     from kvlab.harness.progress import Bar
 
-    timed = [run for run in manifest.waiting() if run.config["timing"]]
-    loose = [run for run in manifest.waiting() if not run.config["timing"]]
     with Bar("runs", len(manifest.runs)) as bar:
         follow = Follow(manifest, bar, tracker)
-        run_all(map(manifest.prepare, timed), 1, follow.event, follow.end)
-        run_all(map(manifest.prepare, loose), jobs or at_once(loose), follow.event, follow.end)
+        for runs, alone, warm in _kinds(manifest.waiting()):
+            width = 1 if alone else jobs or at_once(runs)
+            run_all(map(manifest.prepare, runs), width, follow.event, follow.end, limits, warm)
+
+
+def _kinds(runs: list[Planned]) -> list[tuple[list[Planned], bool, bool]]:
+    """(runs, whether one at a time, whether in warm processes): no simulated time depends on who else is running."""
+    simulated = [run for run in runs if _simulated(run)]
+    timed = [run for run in runs if not _simulated(run) and run.config["timing"]]
+    loose = [run for run in runs if not _simulated(run) and not run.config["timing"]]
+    return [(timed, True, False), (loose, False, False), (simulated, False, True)]
+
+
+def _simulated(run: Planned) -> bool:
+    return run.config.get("executor") == "simulated"
 
 
 def at_once(runs: list[Planned]) -> int:
@@ -123,7 +139,7 @@ def at_once(runs: list[Planned]) -> int:
 
 
 def _pool(run: Planned) -> int:
-    if run.config.get("executor") == "simulated":
+    if _simulated(run):
         return 0  # a pool that is only counted
     from kvlab.engine.capacity import pool_bytes
     from kvlab.model.load import shape_of

@@ -20,7 +20,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs end at once, each as its seed says."""
-    monkeypatch.setattr("kvlab.harness.launch.COMMAND", (sys.executable, str(STUB)))
+    monkeypatch.setattr("kvlab.harness.child.COMMAND", (sys.executable, str(STUB)))
     monkeypatch.setattr("kvlab.harness.validate.rehearse", lambda configs: None)
     monkeypatch.setattr("kvlab.harness.report.write_report", _report)
 

@@ -55,7 +55,7 @@ def test_a_refusal_is_a_result(directory: Path) -> None:
     [
         (UsageError("max_len=1: allowed is 2"), 2, "max_len=1: allowed is 2", "max_len=1: allowed is 2\n"),
         (RuntimeError("one\ntwo"), 1, "RuntimeError: one two", "Traceback"),
-        (MemoryError(), 1, "MemoryError:", "Traceback"),
+        (MemoryError(), 1, "out of memory: MemoryError:", "Traceback"),
     ],
 )
 def test_an_error_stands_where_the_result_would(

@@ -103,9 +103,9 @@ def test_bad_ends(seed: int, status: int, result: str, said: str, capfd: pytest.
 
 INTERRUPTED = """
 import sys
-from kvlab.harness import launch, validate
+from kvlab.harness import child, validate
 from kvlab.harness.cli import main
-launch.COMMAND = (sys.executable, sys.argv[1])
+child.COMMAND = (sys.executable, sys.argv[1])
 validate.rehearse = lambda configs: None
 sys.exit(main(["run", "hydra.run.dir=out", "seed=95"]))
 """

@@ -159,10 +159,10 @@ def test_a_report_that_fails_costs_no_results(
 
 INTERRUPTED = """
 import sys
-from kvlab.harness import launch, report, validate
+from kvlab.harness import child, report, validate
 from kvlab.harness.cli import main
 validate.rehearse = lambda configs: None
-launch.COMMAND = (sys.executable, sys.argv[1])
+child.COMMAND = (sys.executable, sys.argv[1])
 report.write_report = None
 sys.exit(main(sys.argv[2:]))
 """
