@@ -250,7 +250,7 @@ def _composed(tree: DictConfig, names: set[str]) -> Composed:
     assert isinstance(plain, dict)
     assert isinstance(node, dict)
     config = {str(name): value for name, value in plain.items()}
-    tracking = config.pop("tracking", None) or {}
+    tracking = {"name": choices.get("tracking") or "none", **(config.pop("tracking", None) or {})}
     for name in OF_AN_EXPERIMENT:
         config.pop(name, None)
     config, lacking = settle(config, {str(name): value for name, value in node.items()}, choices, names)
