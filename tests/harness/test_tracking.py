@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,13 +60,21 @@ def read_back(path: Path) -> dict[str, Any]:
     return found
 
 
+def whole(path: Path) -> dict[str, Any]:
+    """W&B's own process may still be writing when run.finish() has returned."""
+    stop = time.monotonic() + 20
+    while "exit" not in (found := read_back(path)) and time.monotonic() < stop:
+        time.sleep(0.05)
+    return found
+
+
 @pytest.mark.usefixtures("stub")
 def test_a_sweep_is_logged_offline_and_once(capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ["sweep", "hydra.sweep.dir=out", "seed=91,1"]
     assert main(arguments) == 0
     assert "W&B: offline (no WANDB_API_KEY); tracking=none turns it off\n" in capfd.readouterr().err
     files = list(Path("out/wandb").glob("offline-run-*/*.wandb"))
-    logged = {run["name"]: run for run in map(read_back, files)}
+    logged = {run["name"]: run for run in map(whole, files)}
     assert logged.keys() == {"seed=91", "seed=1"}
     assert json.loads(Path("out/sweep.json").read_text())["overrides"] == ["seed=91,1"]  # what was typed
     run = logged["seed=1"]
