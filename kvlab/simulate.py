@@ -25,6 +25,7 @@ from kvlab.errors import UsageError
 from kvlab.model.load import shape_of
 from kvlab.model.shape import Shape
 from kvlab.record import files
+from kvlab.record.batched import BatchedRecorder
 from kvlab.record.outcomes import Outcomes
 from kvlab.record.recorder import Recorder
 from kvlab.record.series import Thinned
@@ -161,15 +162,15 @@ def make_engine(
 ) -> SimulatedEngine | PlainEngine:
     """The engine of a plan, not run yet; the fast one where it decides the same."""
     strategy, workload, axes = planned.strategy, planned.workload, {axis: build_axis(config, axis) for axis in AXES}
-    settings, clock, recorder = Settings.of(config["engine"]), SimulatedClock(), Recorder(strategy, None, series)
+    settings, clock, times = Settings.of(config["engine"]), SimulatedClock(), workload.times()
     told = None if progress is None else lambda ended: progress(ended, workload.num_requests)
     tokens = hashed(planned.shape.vocab)
     speculation = speculation_of(config, tokens)
     if speculation is None and workload.batches is not None and is_plain(strategy, settings, **axes):
         plain = PlainScheduler(strategy, outcomes.add_all, settings.max_preemptions)
-        time = SimulatedTime(planned.cost, clock)
-        return PlainEngine(workload.batches(), workload.times(), plain, time, recorder, told)
+        recorder = BatchedRecorder(strategy, series)
+        return PlainEngine(workload.batches(), times, plain, SimulatedTime(planned.cost, clock), recorder, told)
     lanes = Lanes(strategy.memory.max_seqs, strategy.memory.max_len, with_ids=looks_at_tokens(strategy))
     scheduler = Scheduler(strategy, lanes, settings=settings, speculation=speculation, on_end=outcomes.add, **axes)
-    executor = SimulatedExecutor(planned.cost, lanes, clock, tokens)
-    return SimulatedEngine(workload.requests(), workload.times(), scheduler, executor, recorder, told)
+    executor, whole = SimulatedExecutor(planned.cost, lanes, clock, tokens), Recorder(strategy, None, series)
+    return SimulatedEngine(workload.requests(), times, scheduler, executor, whole, told)

@@ -15,6 +15,7 @@ from kvlab.engine.plain_engine import PlainEngine
 from kvlab.engine.scheduler import Scheduler, Settings
 from kvlab.engine.simulated import SimulatedClock, SimulatedEngine, SimulatedExecutor, SimulatedTime, hashed
 from kvlab.harness.compose import compose
+from kvlab.record.batched import BatchedRecorder
 from kvlab.record.recorder import Recorder
 from kvlab.request import Request
 from kvlab.strategies.buddy import Buddy
@@ -89,7 +90,7 @@ def run_columns(strategy, requests, limit, window):
     noted(time, seen, "pass_by")
     noted(time, seen, "decode")
     engine = PlainEngine(batches(requests), (r.arrival_s for r in requests), scheduler, time,
-                         Recorder(strategy, None), window=window)  # fmt: skip
+                         BatchedRecorder(strategy), window=window)  # fmt: skip
     engine.run()
     return engine, seen, ends
 
