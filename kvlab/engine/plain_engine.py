@@ -88,7 +88,7 @@ class PlainEngine:
         now, scheduler = self.clock.now(), self.scheduler
         while self.pending.next_s <= now and (most := self.window - scheduler.num_waiting) > 0:
             scheduler.enqueue(self.pending.take(now, most))
-        scheduler.backlog = self.came.by(now) - self.pending.taken
+        scheduler.backlog = self.came.by(now) - self.pending.taken if self.pending else 0
 
     def _launch(self, launch: Launch) -> None:
         steps = min(self.scheduler.quiet(), LONGEST)
@@ -112,7 +112,9 @@ class PlainEngine:
         begin_K = self.time.decode(scheduler.take_moves(), launch, steps)
         if steps > 1 and not scheduler.num_waiting:
             steps = max(1, int(np.searchsorted(begin_K[:-1], self.pending.next_s)))
-        queued_K = self.came.by_each(begin_K[:steps]) - self.pending.taken + scheduler.num_waiting
+        queued_K = np.full(steps, scheduler.num_waiting)
+        if self.pending:
+            queued_K += self.came.by_each(begin_K[:steps]) - self.pending.taken
         self.recorder.stretch(scheduler, launch, begin_K[1 : steps + 1], queued_K)
         scheduler.advance(steps)
         self.clock.seconds = float(begin_K[steps])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,17 @@ Column = NDArray[Any]
 def lines(columns: list[Column | str]) -> str:
     """As csv.writer writes rows: numbers as repr does, nothing for NaN. A text stands in every row as it is."""
     count = next(len(column) for column in columns if not isinstance(column, str))
-    texts: list[str | list[str]] = []
-    for column in columns:
+    pieces: list[str | list[str]] = [""]  # of a row, in order, separators included
+    for index, column in enumerate(columns):
         text = column if isinstance(column, str) else _texts(column)
-        if isinstance(text, str) and texts and isinstance(texts[-1], str):
-            texts[-1] += "," + text
-        else:
-            texts.append(text)
-    rows = zip(*([text] * count if isinstance(text, str) else text for text in texts), strict=True)
-    return "".join([",".join(row) + "\r\n" for row in rows])
+        for piece in (",", text) if index else (text,):
+            if isinstance(piece, str) and isinstance(pieces[-1], str):
+                pieces[-1] += piece
+            else:
+                pieces.append(piece)
+    pieces.append("\r\n")
+    each = [repeat(piece, count) if isinstance(piece, str) else piece for piece in pieces]
+    return "".join(chain.from_iterable(zip(*each, strict=True)))
 
 
 def whole(column: Column) -> Column:
