@@ -50,10 +50,15 @@ VERBS = (
     ),
     Verb(
         "report",
-        "DIR",
-        "tables and figures from the runs in a directory",
+        "DIR ...",
+        "tables and figures from the runs in directories",
         "kvlab.harness.report",
-        ("kvlab report multirun/2030-01-31/12-00-00",),
+        (
+            "kvlab report multirun/2030-01-31/12-00-00",
+            "kvlab report DIR --rows strategy --cols block_size --value tokens_per_s",
+            "kvlab report AFTER --against BEFORE --value tokens_per_s",
+            "kvlab report DIR DIR --csv runs.csv",
+        ),
     ),
     Verb(
         "reproduce",

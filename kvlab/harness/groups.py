@@ -15,7 +15,7 @@ from kvlab.harness.results import NAMED, Run
 
 FIRST = ("strategy", "model", "workload", "max_len", *SHARED)  # in this order
 CLASS = "strategy._target_"  # tells two strategies apart that go by the same name
-ASIDE = ("seed", "timing", "preset", "preset_overridden")
+ASIDE = ("seed", "timing", "preset", "preset_overridden", "engine.memory_map")
 ASIDE_PREFIXES = ("hydra.", "tracking")
 DESCRIPTIVE = (
     "schema_version",
@@ -47,8 +47,12 @@ class Row:
 
     def spread(self, metric: str) -> Spread | None:
         """Median and range over the runs that report the metric; None if none does."""
-        values = [run.values[metric] for run in self.runs if _is_number(run.values.get(metric))]
+        values = self.numbers(metric)
         return Spread(median(values), min(values), max(values), len(values)) if values else None
+
+    def numbers(self, metric: str) -> list[float]:
+        """Of the runs that report it."""
+        return [run.values[metric] for run in self.runs if _is_number(run.values.get(metric))]
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -92,7 +96,7 @@ def group(runs: list[Run], by: list[str] | None = None) -> list[Row]:
     for run in known:
         cells.setdefault(_values(run, keys), []).append(run)
     sorting = sorted(range(len(keys)), key=lambda index: is_placement(keys[index]))
-    ordered = sorted(cells, key=lambda values: [_sortable(values[index]) for index in sorting])
+    ordered = sorted(cells, key=lambda values: [sortable(values[index]) for index in sorting])
     files = frozenset(key for key in keys if key.endswith(".path") and _have_names_of_their_own(known, key))
     rows = [replace(_row(dict(zip(keys, values, strict=True)), cells[values]), files=files) for values in ordered]
     return rows + [_row({keys[0]: run.path.name}, [run]) for run in unknown]
@@ -119,7 +123,7 @@ def metrics(rows: list[Row]) -> list[str]:
 
 def peers(run: Run) -> tuple[Any, ...]:
     """Equal for two runs that must generate the same tokens."""
-    aside = ("timing", "preset", *ASIDE_PREFIXES)
+    aside = ("timing", "preset", "engine.memory_map", *ASIDE_PREFIXES)
     kept = {k: v for k, v in run.config.items() if not is_placement(k) and not k.startswith(aside)}
     return tuple(sorted((key, repr(value)) for key, value in kept.items()))
 
@@ -132,7 +136,7 @@ def _phrase(key: dict[str, Any]) -> str:
 
 
 def _row(key: dict[str, Any], runs: list[Run]) -> Row:
-    runs = sorted(runs, key=lambda run: (_sortable(run.seed), str(run.path)))
+    runs = sorted(runs, key=lambda run: (sortable(run.seed), str(run.path)))
     return Row(key, [r for r in runs if r.status == "ok"], [r for r in runs if r.status != "ok"])
 
 
@@ -157,7 +161,13 @@ def _checked(by: Iterable[str], runs: list[Run]) -> list[str]:
 
 
 def _values(run: Run, keys: list[str]) -> tuple[Any, ...]:
-    return tuple(_hashable(run.config.get(key)) for key in keys)
+    return tuple(value_of(run, key) for key in keys)
+
+
+def value_of(run: Run, key: str) -> Any:
+    """What the run's configuration says, in a form that can be a key."""
+    value = run.config.get(key)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _have_names_of_their_own(runs: list[Run], key: str) -> bool:
@@ -165,11 +175,7 @@ def _have_names_of_their_own(runs: list[Run], key: str) -> bool:
     return len({Path(path).name for path in paths}) == len(paths)
 
 
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _sortable(value: Any) -> tuple[int, Any]:
+def sortable(value: Any) -> tuple[int, Any]:
     """Numbers by size, then words, then what is missing."""
     if value is None:
         return 2, ""

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.errors import UsageError
-from kvlab.harness.rundir import CONFIG, ERROR, EXITS, RESULT, STEPS
+from kvlab.harness import schema
+from kvlab.harness.rundir import CONFIG, ERROR, RESULT, STEPS
 
 NAMED = ("strategy", "model", "workload", "gpu", "vmm", "cost")  # configuration groups that are known by their name
 
@@ -46,21 +47,23 @@ class Run:
         return {name: [numbers[i] for numbers in whole] for i, name in enumerate(header)}
 
 
-def load(directory: Path) -> tuple[list[Run], list[str]]:
-    """The finished runs at or below `directory`, sorted by path, and a warning for each file that cannot be read.
+def load(*directories: Path) -> tuple[list[Run], list[str]]:
+    """The finished runs at or below the directories, sorted by path, and a warning for each file that cannot be read.
 
-    Raises UsageError if there is no such directory or no finished run in it.
+    A run below two of them is there once. Raises UsageError if one is no directory or has no finished run in it.
     """
-    if not directory.is_dir():
-        raise UsageError(f"{directory}: no such directory; give a run's or a sweep's directory")
-    runs, warnings = [], []
-    for path in find(directory):
-        run, warning = read(path)
-        runs.append(run)
-        warnings += [warning] if warning else []
-    if not runs:
-        raise UsageError(f"{directory}: no finished run below it (looked for {RESULT} and {ERROR})")
-    return runs, warnings
+    runs: dict[Path, Run] = {}
+    warnings = []
+    for directory in directories:
+        if not directory.is_dir():
+            raise UsageError(f"{directory}: no such directory; give a run's or a sweep's directory")
+        paths = find(directory)
+        if not paths:
+            raise UsageError(f"{directory}: no finished run below it (looked for {RESULT} and {ERROR})")
+        for path in (path for path in paths if path.resolve() not in runs):
+            runs[path.resolve()], warning = read(path)
+            warnings += [warning] if warning else []
+    return list(runs.values()), warnings
 
 
 def find(directory: Path) -> list[Path]:
@@ -74,20 +77,20 @@ def read(path: Path) -> tuple[Run, str]:
         return Run(path, "failed", _last_line(path / ERROR), {}, _config_beside(path)), ""
     try:
         result = json.loads((path / RESULT).read_text())
+        wrong = schema.problem(result)
+    except (OSError, ValueError) as error:
+        wrong = str(error) or type(error).__name__
+    if not wrong:
         return _run(path, result), ""
-    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-        reason = f"unreadable {RESULT}: {_one_line(str(error)) or type(error).__name__}"
-        return Run(path, "failed", reason, {}, _config_beside(path)), f"{path}: {reason}; shown as a hole"
+    reason = f"unreadable {RESULT}: {_one_line(wrong)}"
+    return Run(path, "failed", reason, {}, _config_beside(path)), f"{path}: {reason}; shown as a hole"
 
 
 def _run(path: Path, result: dict[str, Any]) -> Run:
-    status = result["status"]
-    if status not in EXITS:
-        raise ValueError(f"status {status!r}, allowed are {', '.join(EXITS)}")
     config = result.pop("config", None) or {}
     knobs = named(config)
     knobs.setdefault("strategy", result.get("strategy"))
-    return Run(path, status, _one_line(str(result.get("reason") or "")), dict(flatten(result)), knobs)
+    return Run(path, result["status"], _one_line(str(result.get("reason") or "")), dict(flatten(result)), knobs)
 
 
 def _config_beside(path: Path) -> dict[str, Any]:
@@ -114,15 +117,6 @@ def flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def records(runs: list[Run]) -> list[dict[str, Any]]:
-    """A flat dict for each run, the configuration under config.*: what pandas.DataFrame takes."""
-    return [
-        {"run": str(run.path), **run.values, "status": run.status, "reason": run.reason}
-        | {f"config.{key}": value for key, value in run.config.items()}
-        for run in runs
-    ]
 
 
 def _numbers(line: list[str]) -> list[float]:

@@ -1,7 +1,7 @@
 """One table from many runs: a line for each row, a column for each thing worth comparing.
 
 Markdown is for people (formatted, the chosen columns); CSV and JSON are for programs (raw numbers, every
-metric with its median, minimum and maximum).
+metric with its median, minimum, maximum and interval).
 """
 
 from __future__ import annotations
@@ -15,9 +15,15 @@ from typing import Any
 from kvlab.engine.capacity import size_text
 from kvlab.harness.groups import Row, Spread, metrics, peers
 from kvlab.harness.results import Run
+from kvlab.harness.sheet import Sheet
+from kvlab.harness.sheet import grid as grid
+from kvlab.harness.stats import estimate
 from kvlab.record.compare import compare
 
 HOLE = "-"
+DOUBT = "(*) Not to be used: others used the CPU during a run, or it was not meant to be timed."
+SIMULATED = "(s) Simulated: seconds of a cost model; the others were measured."
+PARTS = ("min", "max", "low95", "high95")  # of a metric, beside its median
 
 
 @dataclass(frozen=True)
@@ -66,44 +72,37 @@ OPTIONAL = ("waste.cached", "num_refused", "num_failed")  # shown only if it is 
 
 def markdown(rows: list[Row]) -> str:
     """The table with its footnotes."""
+    return sheet(rows).markdown()
+
+
+def sheet(rows: list[Row]) -> Sheet:
+    """The same as texts."""
     notes: list[str] = []
     columns = [column for column in COLUMNS if column.metric not in OPTIONAL or _any(rows, column.metric)]
     knobs = list(rows[0].key)
-    digests, mixed = digest_cells(rows), len({_simulated(run) for run in _runs(rows)}) > 1
+    digests, mixed = digest_cells(rows), len({is_simulated(run) for run in _runs(rows)}) > 1
     head = [*knobs, *(column.heading for column in columns), "digest", "n"]
     body = [
         [*_knob_cells(row, knobs), *_cells(row, columns, notes, mixed), digest, _n(row)]
         for row, digest in zip(rows, digests, strict=True)
     ]
-    text = grid(head, body, left={*knobs, "digest"})
     if any(row.runs and not row.timed for row in rows):
-        notes.append("(*) Not to be used: others used the CPU during a run, or it was not meant to be timed.")
+        notes.append(DOUBT)
     if mixed:
-        notes.append("(s) Simulated: seconds of a cost model; the others were measured.")
+        notes.append(SIMULATED)
     roomy = [row.label for row in rows if any(run.values.get("saturated_steps") == 0 for run in row.runs)]
     if roomy:
         notes.append(
             f"Nothing waited in a run of {'; '.join(roomy)}: its shares are those of the whole run. More requests or a "
             "smaller pool would compare memory."
         )
-    return text + "".join(f"\n{note}\n" for note in notes)
-
-
-def grid(head: list[str], body: list[list[str]], left: set[str]) -> str:
-    """A Markdown table, padded; columns outside `left` are flush right."""
-    body = [[cell.replace("|", "\\|") for cell in line] for line in body]
-    widths = [max(3, *(len(line[i]) for line in [head, *body])) for i in range(len(head))]
-    flush = [str.ljust if name in left else str.rjust for name in head]
-    rule = ["-" * width if name in left else "-" * (width - 1) + ":" for name, width in zip(head, widths, strict=True)]
-    lines = [head, rule, *body]
-    return "".join(
-        "| " + " | ".join(put(cell, width) for put, cell, width in zip(flush, line, widths, strict=True)) + " |\n"
-        for line in lines
-    )
+    return Sheet(head, body, {*knobs, "digest"}, notes)
 
 
 def raw(rows: list[Row]) -> list[dict[str, Any]]:
-    """A flat dict for each row: key, n, and each metric as median, _min and _max; None where nothing is known."""
+    """A flat dict for each row: key, n, and each metric as median, _min, _max and the interval of the median, _low95
+    and _high95 (kvlab.harness.stats); None where nothing is known.
+    """
     names = metrics(rows)
     return [_raw(row, names, digest) for row, digest in zip(rows, digest_cells(rows), strict=True)]
 
@@ -166,7 +165,7 @@ def _cells(row: Row, columns: list[Column], notes: list[str], mixed: bool) -> li
     """`mixed`: what is simulated has to be told from what was measured."""
     mark = ""
     if row.holes:
-        notes.append(f"[{len(notes) + 1}] {row.label}: {_reasons(row.holes)}")
+        notes.append(f"[{len(notes) + 1}] {row.label}: {reasons(row.holes)}")
         mark = f" [{len(notes)}]"
     if not row.runs:
         return [row.holes[0].status + mark, *[HOLE] * (len(columns) - 1)]
@@ -180,15 +179,15 @@ def _cell(row: Row, column: Column, mixed: bool) -> str:
         return HOLE
     if not column.timed:
         return column.write(spread)
-    simulated = mixed and any(map(_simulated, row.runs))
+    simulated = mixed and any(map(is_simulated, row.runs))
     return column.write(spread) + (" (s)" if simulated else "") + ("" if row.timed else " (*)")
 
 
-def _simulated(run: Run) -> bool:
+def is_simulated(run: Run) -> bool:
     return bool(run.values.get("simulated"))
 
 
-def _reasons(holes: list[Run]) -> str:
+def reasons(holes: list[Run]) -> str:
     """`seed 1 refused: reason`, runs with the same reason together."""
     said: dict[tuple[str, str], list[str]] = {}
     for run in holes:
@@ -200,10 +199,10 @@ def _reasons(holes: list[Run]) -> str:
 
 
 def _knob_cells(row: Row, knobs: list[str]) -> list[str]:
-    return [_knob(knob, row.shown.get(knob)) for knob in knobs]
+    return [knob_text(knob, row.shown.get(knob)) for knob in knobs]
 
 
-def _knob(key: str, value: Any) -> str:
+def knob_text(key: str, value: Any) -> str:
     if value is None:
         return HOLE
     if key.endswith("_bytes"):
@@ -218,14 +217,14 @@ def _n(row: Row) -> str:
 
 def _raw(row: Row, names: Iterable[str], digest: str) -> dict[str, Any]:
     line: dict[str, Any] = {**row.key, "n": len(row.runs), "holes": len(row.holes)}
-    line["reason"] = _reasons(row.holes) if row.holes else None
+    line["reason"] = reasons(row.holes) if row.holes else None
     line["seeds"] = " ".join(str(run.seed) for run in row.runs)
     line["timing_valid"] = row.timed if row.runs else None
-    line["simulated"] = any(map(_simulated, row.runs)) if row.runs else None
+    line["simulated"] = any(map(is_simulated, row.runs)) if row.runs else None
     for name in names:
-        spread = row.spread(name)
-        middle, low, high = spread[:3] if spread else (None, None, None)
-        line |= {name: middle, f"{name}_min": low, f"{name}_max": high}
+        values = row.numbers(name)
+        numbers = estimate(values)[:5] if values else (None,) * 5
+        line |= dict(zip((name, *(f"{name}_{part}" for part in PARTS)), numbers, strict=True))
     line["digest"] = None if digest == HOLE else digest
     line["runs"] = " ".join(str(run.path) for run in [*row.runs, *row.holes])
     return line

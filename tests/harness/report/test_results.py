@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvlab.errors import UsageError
-from kvlab.harness.results import find, load, records
+from kvlab.harness.results import find, load
 
 
 def test_finds_runs_at_any_depth_and_at_the_directory_itself(write_run, sweep):
@@ -32,10 +32,12 @@ def test_nested_keys_become_dotted(write_run):
     assert run.config["workload"] == "lognormal"
     assert run.config["workload.num_requests"] == 32
     assert run.seed == 3
-    assert not any(isinstance(value, dict) for record in records([run]) for value in record.values())
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"strategy": "paged"}', '{"status": "done"}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '{"strategy": "paged"}', '{"schema_version": 1, "status": "done"}', '{"status": "ok"}'],
+)
 def test_a_corrupt_result_is_one_warning_and_a_hole(write_run, text):
     path = write_run("corrupt")
     (path / "result.json").write_text(text)
@@ -67,3 +69,12 @@ def test_missing_and_empty_directories_are_one_clear_line(tmp_path: Path):
         load(tmp_path / "nowhere")
     with pytest.raises(UsageError, match="no finished run"):
         load(tmp_path)
+
+
+def test_several_directories_are_read_together_and_no_run_twice(write_run):
+    a, b = write_run("a/x"), write_run("b/y")
+    runs, _ = load(a.parent, b.parent, a)
+    assert [run.path for run in runs] == [a, b]
+    (a.parent.parent / "empty").mkdir()
+    with pytest.raises(UsageError, match="empty: no finished run"):
+        load(a, a.parent.parent / "empty")
