@@ -19,6 +19,8 @@ class Twins:
         self.back: dict[int, dict[int, None]] = {}  # the host's -> blocks, newest last
 
     def pair(self, block: int, host: int, tokens: int) -> None:
+        """They have so many tokens in common; whatever the block had in common with another is of no more use."""
+        self.part(block)
         self.of[block] = host, tokens
         self.back.setdefault(host, {})[block] = None
 
@@ -121,7 +123,7 @@ class SwappedBlocks(Strategy):
         self.table.append(seq, blocks)
         self.moves += [SwapIn(*run) for run in self.stretches(rest, blocks, length - held * size)]
         self.forget(seq)
-        for index, (block, host) in enumerate(zip(blocks, rest, strict=True), held):
+        for index, (block, host) in enumerate(zip(self.table[seq].tolist(), kept, strict=True)):
             if host in self.host.users:
                 self.twins.pair(block, host, min(size, length - index * size))
         return Grant(length, len(kept) * size)

@@ -27,4 +27,5 @@ CLAIMS: tuple[Callable[[Trial], None], ...] = (
     scenes.somebody_leaps,
     scenes.child_outlives_its_parent,
     scenes.swapped_ones_come_back,
+    scenes.a_family_is_swapped,
 )

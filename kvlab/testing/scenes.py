@@ -93,6 +93,33 @@ def child_outlives_its_parent(trial: Trial) -> None:
         copy.probe(actor(FIRST + 2, parent.ids, last))
 
 
+def a_family_is_swapped(trial: Trial) -> None:
+    """Somebody and his forks go to the host and come back, in any order; who is here meanwhile grows or forks."""
+    with scene(trial) as copy:
+        able = [sequence for sequence in copy.running.values() if sequence.done]
+        if not able or not copy.strategy.memory.host_bytes:
+            return
+        copy.settle()
+        rng, seats = copy.rng, copy.strategy.memory.max_seqs
+        family, gone = [rng.choice(able)], list[Sequence]()
+        for seq in range(FIRST, FIRST + 10):
+            parent = rng.choice(family) if family else None
+            if parent and len(copy.running) < seats and rng.random() < 0.5 and forked(copy, seq, parent):
+                family.append(copy.running[seq])
+            elif parent and rng.random() < 0.6:
+                if copy.swap_out(parent):
+                    family.remove(parent)
+                    gone.append(parent)
+            elif parent and parent.done < longest(copy, parent):
+                compute(copy, parent, parent.done + 1)
+            if gone and len(copy.running) < seats and rng.random() < 0.4 and copy.swap_in(gone[0]):
+                family.append(gone.pop(0))
+            copy.settle()
+        for sequence in gone:
+            copy.forget(sequence)
+        copy.settle()
+
+
 def swapped_ones_come_back(trial: Trial) -> None:
     """Each of those on the host finds room when all others have left, has all its tokens, and goes on."""
     with scene(trial) as copy:

@@ -79,7 +79,7 @@ class AsksToComputeAgain(Contiguous):
 class NeverTakesBack(Contiguous):
     def swap_in(self, arrival):
         self.host.kept[arrival.seq]
-        return None
+        return
 
 
 FAULTY = (
