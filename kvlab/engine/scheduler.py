@@ -316,6 +316,8 @@ class Scheduler:
             sequence = self.waiting[0]
             if self.siblings.elder(sequence) is not None:
                 break  # it forks, which is done before anybody grows
+            if not self.siblings.has_lanes(sequence):
+                break
             if self._waits_for_prefix(sequence):
                 left.append(self.waiting.popleft())
                 continue

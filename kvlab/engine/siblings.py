@@ -6,6 +6,7 @@ Beams go on together: one whose newest token is computed stands still until all 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -70,6 +71,18 @@ class Siblings:
         family.ready.clear()  # they compute their newest token again
         beams = [self.lanes.at(lane) for lane in self.lanes.order.tolist()]
         return [one for one in reversed(beams) if one.family is family]
+
+    def has_lanes(self, sequence: Sequence) -> bool:
+        """Whether lanes are left for all sequences of its request, beside those that running requests will have yet.
+
+        Else those who are to fork find none, and what they wait for in vain has to give way.
+        """
+        lanes = self.lanes
+        if not self.families or not len(lanes) or not self.scheduler.settings.fork:
+            return True
+        running = Counter(lanes.at(lane).family for lane in lanes.order.tolist())
+        promised = sum(_width(family) - count for family, count in running.items() if family is not None)
+        return len(lanes.spare) - promised >= (_width(sequence.family) if sequence.family is not None else 1)
 
     # --- forks
 
@@ -257,3 +270,9 @@ class Siblings:
             one.first_token_s, one.finish_s = first.first_token_s, now
         for one in list(family.live.values()):
             scheduler.end(one, "finished", "")
+
+
+def _width(family: Family) -> int:
+    """Sequences that a request may have on the device at once, from now on."""
+    request = family.request
+    return request.beams or len(family.live) + request.n - family.branches
