@@ -103,9 +103,12 @@ class PlainScheduler:
         lanes.first_token_s[:count][samples_B & (known_B == lanes.prompt[:count])] = now
         known_B += samples_B
         over_B = samples_B & (known_B >= lanes.end[:count])
+        self._finish(over_B, now)
+        self.decoding = bool(samples_B.all()) or self._all_decode()
+
+    def _finish(self, over_B: NDArray[np.bool_], now: float) -> None:
         if over_B.any():
             self._end(ended(self._take_off(over_B), "finished", "", now))
-        self.decoding = bool(samples_B.all()) or self._all_decode()
 
     def _launch(self) -> Launch:
         """Everybody has room for what is next: `_grow` and admission saw to it."""
@@ -115,22 +118,31 @@ class PlainScheduler:
         row_B = lanes.row[:count].copy()
         return Launch(lanes.order, row_B, start_B, stop_B, stop_B == known_B, None, self.metered.ahead())
 
-    # --- launches in which nothing changes
+    # --- launches of which one is like the other
 
-    def quiet(self) -> int:
-        """As Scheduler.quiet, of the launch that was planned: how many only decode, with nobody done at their end."""
+    def alike(self) -> int:
+        """How many from the planned one on only decode, with nothing to decide between them; 0: it does more.
+
+        At the end of the last of them somebody may be done.
+        """
         if not self.decoding:
             return 0  # prompts, or recomputation
-        lanes, count = self.lanes, len(self.lanes)
-        known_B, last_B = lanes.known[:count], lanes.end[:count] - 1  # at which somebody would be done
         if self._may_admit():
-            return min(int((last_B - known_B).min()), 1)
-        return int((np.minimum(last_B, lanes.room[:count] + 1) - known_B).min())
+            return 1
+        lanes, count = self.lanes, len(self.lanes)
+        return int((np.minimum(lanes.end[:count], lanes.room[:count] + 1) - lanes.known[:count]).min())
 
-    def advance(self, steps: int) -> None:
-        """So many quiet launches are over."""
-        self.lanes.stored[: len(self.lanes)] += steps
-        self.lanes.known[: len(self.lanes)] += steps
+    def left(self) -> int:
+        """Launches until somebody is done, where all decode."""
+        count = len(self.lanes)
+        return int((self.lanes.end[:count] - self.lanes.known[:count]).min())
+
+    def advance(self, steps: int, now: float) -> None:
+        """So many of these are over, the last one at `now` seconds."""
+        lanes, count = self.lanes, len(self.lanes)
+        lanes.stored[:count] += steps
+        lanes.known[:count] += steps
+        self._finish(lanes.known[:count] >= lanes.end[:count], now)
 
     def _all_decode(self) -> bool:
         lanes, count = self.lanes, len(self.lanes)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvlab.engine.arrivals import Came
 from kvlab.engine.columns import Block, of_requests, seconds
@@ -91,30 +92,40 @@ class PlainEngine:
         scheduler.backlog = self.came.by(now) - self.pending.taken if self.pending else 0
 
     def _launch(self, launch: Launch) -> None:
-        steps = min(self.scheduler.quiet(), LONGEST)
+        tally = self.scheduler.tally
+        ended, steps = tally.num_ended, min(self.scheduler.alike(), LONGEST)
         if steps < 1:
             self._one(launch)
         else:
             self._many(launch, steps)
+        if self.progress is not None and tally.num_ended > ended:
+            self.progress(tally.num_ended)
 
     def _one(self, launch: Launch) -> None:
-        scheduler, ended = self.scheduler, self.scheduler.tally.num_ended
-        self.time.pass_by(scheduler.take_moves(), launch, int(launch.samples_B.sum()))
+        self.time.pass_by(self.scheduler.take_moves(), launch, int(launch.samples_B.sum()))
         now = self.clock.now()
-        self.recorder.step(scheduler, launch, now)
-        scheduler.done(launch, now)
-        if self.progress is not None and scheduler.tally.num_ended > ended:
-            self.progress(scheduler.tally.num_ended)
+        self.recorder.step(self.scheduler, launch, now)
+        self.scheduler.done(launch, now)
 
     def _many(self, launch: Launch, steps: int) -> None:
         """That launch and those like it, as many as begin before somebody comes."""
         scheduler = self.scheduler
         begin_K = self.time.decode(scheduler.take_moves(), launch, steps)
-        if steps > 1 and not scheduler.num_waiting:
-            steps = max(1, int(np.searchsorted(begin_K[:-1], self.pending.next_s)))
+        if steps > 1 and self.pending.next_s <= begin_K[steps - 1] and scheduler.num_waiting < self.window:
+            steps = self._before(begin_K[:steps])
         queued_K = np.full(steps, scheduler.num_waiting)
         if self.pending:
             queued_K += self.came.by_each(begin_K[:steps]) - self.pending.taken
         self.recorder.stretch(scheduler, launch, begin_K[1 : steps + 1], queued_K)
-        scheduler.advance(steps)
         self.clock.seconds = float(begin_K[steps])
+        scheduler.advance(steps, self.clock.seconds)
+
+    def _before(self, begin_K: NDArray[np.float64]) -> int:
+        """Somebody comes before the last of these begins: how many are taken in one go.
+
+        Where others wait before him he changes nothing, but in a launch at whose end somebody is done it is to be
+        known whether he is refused.
+        """
+        if not self.scheduler.num_waiting:
+            return max(1, int(np.searchsorted(begin_K, self.pending.next_s)))
+        return len(begin_K) - (self.scheduler.left() == len(begin_K))

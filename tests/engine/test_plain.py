@@ -55,15 +55,17 @@ class Lengthy:
         return len(moves) / 512
 
 
-def noted(executor, seen, name):
-    """Remember the moves of every launch, and who runs in it."""
-    plain = getattr(executor, name)
+def noted(time, seen, name):
+    """Remember the launches with moves, and who runs in them; without them, one may be part of a stretch or not."""
+    plain = getattr(time, name)
 
     def call(moves, launch, rest):
-        seen.append((list(moves), list(launch.beside), launch.start_B.tolist(), launch.stop_B.tolist(), rest))
+        if moves or launch.beside:
+            tokens = launch.start_B.tolist(), launch.stop_B.tolist()
+            seen.append((time.clock.seconds, list(moves), list(launch.beside), *tokens))
         return plain(moves, launch, rest)
 
-    setattr(executor, name, call)
+    setattr(time, name, call)
 
 
 def run_sequences(strategy, requests, limit, window):
