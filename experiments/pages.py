@@ -66,7 +66,7 @@ def command_of(directory: Path) -> str:
 
 
 def commit(run: Run) -> str:
-    return str(run.values.get("versions.commit") or "unknown")[:10]
+    return str(run.values.get("versions.commit") or "unknown")[:7]
 
 
 def read(path: Path) -> list[Line]:

@@ -7,6 +7,7 @@ python experiments/samples_real.py DIR
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pages as p
 
@@ -66,7 +67,7 @@ def page_of(lines: list[p.Line]) -> str:
     return "\n".join([p.heading(title, "samples_real", lines), grid(head, body, left={head[0]}), NOTES])
 
 
-def same_as_apart(lines: list[p.Line]):
+def same_as_apart(lines: list[p.Line]) -> Callable[[p.Line], bool]:
     apart = {line["seed"]: line["output_digest"] for line in p.picked(lines, way=WAYS["4 False"])}
     return lambda line: line["output_digest"] == apart[line["seed"]]
 

@@ -7,6 +7,8 @@ python experiments/sharing.py DIR1 DIR2
 
 from __future__ import annotations
 
+import csv
+from math import ceil
 from pathlib import Path
 
 import matplotlib
@@ -34,6 +36,8 @@ NOTES = """\
   prompt and output apart; all answers of a request are equally long. Poisson arrivals, 7 requests/s (Alpaca; in its
   Fig. 14 the six settings bear 7 to 18) and 0.2 (ShareGPT). The load hardly matters, as long as nobody is preempted:
   beam 2 on Alpaca, seed 0, saved 40.1 % at 3 and at 17 requests/s.
+- By lengths alone: the same quotient from prompt and output lengths of the same requests, in this script, without an
+  engine: whole blocks of the prompt are had once, all others n times. Seeds differ as their draws do.
 - Parallel: n answers save (n - 1) / n of what the prompt's whole blocks are of an answer's blocks. By the paper's
   figures that share is 12.2, 11.4 and 11.7 % at n = 2, 4 and 6; by ours {share} %.
 - Beam: in simulated runs **candidates are drawn by chance, by no model**: for each beam, log-probabilities of 2k even
@@ -55,10 +59,22 @@ def line_of(run: Run) -> p.Line:
         "seed": str(run.seed),
         "requests": str(run.values["num_requests"]),
         "saved_percent": f"{100 * run.values['sharing_saving.whole']:.3f}",
+        "arithmetic_percent": "" if beams else f"{100 * by_arithmetic(run, n):.3f}",
         "forks": str(run.values["num_forks"]),
         "preemptions": str(run.values["num_preemptions"]),
         "failed": str(run.values["num_failed"]),
     }
+
+
+def by_arithmetic(run: Run, n: int) -> float:
+    """What n samples save by their lengths alone, each request in n sequences from its second step on."""
+    block, saved, whole = int(run.config["block_size"]), 0, 0
+    with (run.path / "requests.csv").open(newline="") as file:
+        eldest = [row for row in csv.DictReader(file) if row["branch"] == "0"]
+    for prompt, output in ((int(row["prompt_len"]), int(row["output_len"])) for row in eldest):
+        saved += (n - 1) * (prompt // block) * (output - 1)
+        whole += ceil(prompt / block) + n * sum(ceil((prompt + step) / block) for step in range(1, output))
+    return saved / whole
 
 
 def page_of(lines: list[p.Line]) -> str:
@@ -80,7 +96,8 @@ def saved(lines: list[p.Line], **asked: str) -> list[float]:
 
 
 def _published(lines: list[p.Line]) -> str:
-    head = ["lengths", "answers", "published %", "ours %, mean [seeds]", "deviation, points", "preemptions"]
+    head = ["lengths", "answers", "published %", "ours %, mean [seeds]", "deviation, points", "by lengths alone %",
+            "preemptions"]  # fmt: skip
     body = []
     for lengths, kind, width in _cells(lines):
         here = p.picked(lines, lengths=lengths, kind=kind, width=width)
@@ -88,7 +105,9 @@ def _published(lines: list[p.Line]) -> str:
         figure = f"{FIG_15[kind][width]:.2f}" if alpaca else f"{TEXT[kind]} (all widths)"
         off = f"{_mean(ours) - FIG_15[kind][width]:+.2f}" if alpaca else ""
         preempted = str(sum(int(line["preemptions"]) for line in here))
-        body.append([lengths, f"{kind} {width}", figure, p.spread(ours), off, preempted])
+        counted = [float(line["arithmetic_percent"]) for line in here if line["arithmetic_percent"]]
+        alone = f"{_mean(counted):.2f}" if counted else ""
+        body.append([lengths, f"{kind} {width}", figure, p.spread(ours), off, alone, preempted])
     return grid(head, body, left={"lengths", "answers"})
 
 

@@ -6,6 +6,7 @@ python experiments/system_prompt.py DIR
 
 from __future__ import annotations
 
+from pathlib import Path
 from statistics import median
 
 import pages as p
@@ -52,7 +53,7 @@ def line_of(run: Run) -> p.Line:
     }
 
 
-def paged_beside(run: Run):
+def paged_beside(run: Run) -> Path:
     """The directory of paged's run of the same seed in the same sweep."""
     return next(
         each.path for each in p.finished(run.path.parent) if (each.config["strategy"], each.seed) == ("paged", run.seed)
