@@ -134,13 +134,13 @@ class Scheduler:
 
         None while `busy`: somebody has just given way, or come and must ask first; plan again.
         """
-        preemptions, admissions = self.tally.preemptions, self.tally.admissions
+        preemptions, admissions, idle = self.tally.preemptions, self.tally.admissions, self.tally.idle
         self.siblings.fork()
         if self.speculation is not None:
             self.speculation.prepare(self)
         self._grow()
-        if preemptions == self.tally.preemptions:
-            self._admit()
+        if (preemptions, idle) == (self.tally.preemptions, self.tally.idle):
+            self._admit()  # else what is free is for those that run
         self.drain()
         if not len(self.lanes):
             return None
@@ -284,7 +284,7 @@ class Scheduler:
     def _back_to_queue(self, sequence: Sequence) -> None:
         """At its head; but siblings of those that run go first, for whom these may be standing still."""
         place = 0
-        while place < len(self.waiting) and self.siblings.elder(self.waiting[place]) is not None:
+        while place < len(self.waiting) and self.siblings.awaited(self.waiting[place]):
             place += 1
         self.waiting.insert(place, sequence)
 

@@ -93,6 +93,13 @@ class Siblings:
             return None
         return next((one for one in family.live.values() if one.lane >= 0), None)
 
+    def awaited(self, sequence: Sequence) -> bool:
+        """Whether siblings run that it forks from, or that stand still without it."""
+        family = sequence.family
+        if family is None or not family.request.beams:
+            return self.elder(sequence) is not None
+        return any(one.lane >= 0 for one in family.live.values())
+
     def fork(self) -> None:
         """Those at the head of the queue that have a running sibling start with what they have in common."""
         scheduler, waiting = self.scheduler, self.scheduler.waiting
@@ -106,7 +113,7 @@ class Siblings:
         common = self._in_common(elder, sequence)
         if not common:
             return False
-        if not self._has_room(sequence.known - common):
+        if not (self._has_room(sequence.known - common) or (sequence.request.beams and self.alone(elder))):
             scheduler.refused_at = scheduler.changes
             return False
         whole = scheduler.arrival(sequence)
