@@ -31,7 +31,7 @@ def test_greedy_takes_the_best_and_reports_close_choices():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_logits_that_are_no_numbers_end_the_run(temperature):
     """A kernel that read what nobody wrote gave tokens like any other, and a run that was ok."""
-    with pytest.raises(AssertionError, match=r"requests \[8\] are not numbers"):
+    with pytest.raises(AssertionError, match=r"sequences \[8\] are not numbers"):
         draw([[0.0, 3.0], [2.0, float("nan")], [5.0, 0.0]], [7, 8, 9], [10, 11, 12], temperature)
 
 

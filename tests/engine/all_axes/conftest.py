@@ -23,6 +23,7 @@ from kvlab.strategy import Memory, Strategy
 
 CONF = Path(kvlab.conf.__file__).parent
 VOCAB = 50
+PLENTY = 1000  # preemptions, more than any sequence needs
 AXES = ("admission", "victim", "preemption", "forecast")
 NEEDS_LENGTHS = ("pow2", "oracle")  # forecasts of requests whose output length a trace knows
 # What is too large to matter in runs as short as these.
@@ -97,7 +98,7 @@ def draw(seed: int, strategy: str | None = None, families: float = 0.4) -> Life:
     eos = () if chosen["forecast"] in NEEDS_LENGTHS else rng.choice(((), (), (), (3, 11, 12)))
     options = {
         "token_budget": budget,
-        "max_preemptions": rng.choice((0, 1, 3, 30, 30, 30, 30)),
+        "max_preemptions": rng.choice((0, 1, 3, PLENTY, PLENTY, PLENTY, PLENTY)),
         "wait_for_prefix": rng.random() < 0.8,
         "fork": rng.random() < 0.8,
         "length_penalty": rng.choice((0.0, 1.0, 1.0, 2.0)),

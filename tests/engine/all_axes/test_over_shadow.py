@@ -14,6 +14,7 @@ import pytest
 from kvlab.engine.engine import Engine
 from kvlab.engine.sequence import Sequence
 from kvlab.request import Request
+from kvlab.strategy import Strategy, ceil_div
 
 VOCAB = 50
 
@@ -82,15 +83,37 @@ def refused(life, request: Request) -> bool:
     return request.limit > strategy.longest or max(request.n, request.beams) > strategy.memory.max_seqs
 
 
-def may_fail(life, request: Request, reason: str) -> str:
-    """Why a request of this setting may fail so; empty: it may not."""
+def may_fail(life, request: Request, reason: str) -> bool:
+    """Whether a request may fail so in this life.
+
+    Who gives way comes back, and somebody always goes on (but where the largest gives way: two prompts may send each
+    other away in turns). So a request fails only if it was preempted too often, or is a search too wide for the pool.
+    """
     if life.chosen["preemption"] == "none":
-        return "nobody gives way" if reason else ""
-    if f"engine.max_preemptions={life.options['max_preemptions']} " in reason:
-        return "too often"
-    if request.beams > 1 and reason:
-        return "a search needs room for all its beams at once"
-    return ""
+        return not reserves(life)
+    if request.beams > 1 and not surely_fits(life.strategy, request):
+        return True
+    most = life.options["max_preemptions"]
+    too_often = f"engine.max_preemptions={most} " in reason
+    return too_often and (most < 1000 or life.chosen["victim"] == "most_blocks")
+
+
+def reserves(life) -> bool:
+    """Whether admission leaves everybody room up to its limit, where rows need no room beside their own to grow."""
+    strategy, several = life.strategy, any(request.n > 1 or request.beams > 1 for request in life.requests)
+    in_place = strategy.block_size is not None or strategy.virtual or life.name == "contiguous"
+    return life.chosen["admission"] == "reserve_max_tokens" and in_place and not several
+
+
+def surely_fits(strategy: Strategy, request: Request) -> bool:
+    """Whether all beams of a search fit, each as long as it may become, and a block more to copy into."""
+    width, limit, memory = max(request.beams, 1), request.limit, strategy.memory
+    if strategy.virtual:
+        return memory.bytes // memory.page_group_bytes >= width * memory.page_groups(limit)
+    if strategy.block_size is None:
+        return False
+    blocks = (strategy.usage().free + strategy.usage().cached) // (strategy.block_size * memory.token_bytes)
+    return blocks > width * ceil_div(limit, strategy.block_size)
 
 
 def check_end(life, engine: Engine) -> None:
