@@ -1,7 +1,9 @@
-"""What a person and W&B see of a sweep while it runs."""
+"""What a person and W&B see of a sweep while it runs. Where no terminal is, nothing: its end says it all."""
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +20,15 @@ class Follow:
 
     def __init__(self, manifest: Manifest, bar: Bar, tracker: Tracker) -> None:
         self.manifest, self.bar, self.tracker = manifest, bar, tracker
+        self.before = len(manifest.runs) - manifest.count("waiting")  # ended when the sweep started
         self.shares: dict[Path, float] = {}  # of the runs under way, what part is done
         self._move()
+
+    def began(self, directory: Path) -> Path:
+        """Takes note of a run, and passes it on."""
+        self.shares[directory] = 0.0
+        self._move()
+        return directory
 
     def event(self, directory: Path, event: dict[str, Any]) -> None:
         if "line" in event:
@@ -35,16 +44,22 @@ class Follow:
         self.shares.pop(directory, None)
         result = self.manifest.ended(directory)
         self._move()
-        done = len(self.manifest.runs) - self.manifest.count("waiting")
-        self.bar.line(f"[{done}/{len(self.manifest.runs)}] {directory.name}: {_outcome(result)}")
+        if self.bar.shown:
+            done, total = len(self.manifest.runs) - self.manifest.count("waiting"), len(self.manifest.runs)
+            self.bar.line(f"[{done}/{total}] {directory.name}: {_outcome(result)}")
         if (directory / rundir.LOG).exists() and not (directory / rundir.LOG).stat().st_size:
             (directory / rundir.LOG).unlink()
         if result["status"] in rundir.FINISHED:
             self.tracker.log(directory)
+        if result.get("reason") == rundir.DISK_FULL:  # the next would fail for the same
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
 
     def _move(self) -> None:
-        total = len(self.manifest.runs)
-        self.bar.to(total - self.manifest.count("waiting") + sum(self.shares.values()), total)
+        """The bar counts what is done now: what ended before took no time, and would make the rest look fast."""
+        waiting, failed = self.manifest.count("waiting"), self.manifest.count("failed")
+        ended = len(self.manifest.runs) - waiting
+        self.bar.say(f"{ended - failed} done, {failed} failed, {len(self.shares)} running")
+        self.bar.to(ended - self.before + sum(self.shares.values()), len(self.manifest.runs) - self.before)
 
 
 def _outcome(result: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.errors import UsageError
-from kvlab.harness import provenance, rundir
+from kvlab.harness import identity, memory, provenance, rundir
 from kvlab.parent import end_with_parent
 
 Execute = Callable[[dict[str, Any], Path, Callable[[str], None], Callable[[int, int], None]], dict[str, Any]]
@@ -31,15 +31,20 @@ def run_job(directory: Path, execute: Execute | None = None) -> int:
     """Run what config.json says and write result.json; the exit status."""
     began, clock = datetime.now(UTC), time.perf_counter()
     try:
+        memory.forget_peak()
         execute = execute or _engine()
         outcome = execute(rundir.read_json(directory / rundir.CONFIG), directory, _line, Progress())
         assert outcome["status"] in rundir.FINISHED, outcome["status"]
-        rundir.write_json(directory / rundir.RESULT, _complete(directory, outcome, began, clock))
+        rundir.write_result(directory, _complete(directory, outcome, began, clock))
     except UsageError as error:
         rundir.fail(directory, str(error))
         return 2
     except MemoryError as error:
         rundir.fail(directory, f"out of memory: {_one_line(error)}", traceback.format_exc())
+        return rundir.EXITS["failed"]
+    except OSError as error:
+        full = error.errno in rundir.NO_SPACE
+        rundir.fail(directory, rundir.DISK_FULL if full else _one_line(error), traceback.format_exc())
         return rundir.EXITS["failed"]
     except Exception as error:
         rundir.fail(directory, _one_line(error), traceback.format_exc())
@@ -100,9 +105,11 @@ def _complete(directory: Path, outcome: dict[str, Any], began: datetime, clock: 
         "status": outcome["status"],
         "started": began.isoformat(timespec="seconds"),
         "wall_s": round(time.perf_counter() - clock, 3),
+        "process_peak_bytes": memory.peak_bytes(),
         "overrides": rundir.read_json(directory / rundir.OVERRIDES) or [],
         **{key: config[key] for key in ("preset", "preset_overridden") if key in config},
         "config": config,
+        "code": identity.code(config),
         "versions": provenance.versions(),
         "machine": provenance.machine(),
         **outcome,

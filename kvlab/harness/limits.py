@@ -10,9 +10,9 @@ import math
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from kvlab.errors import UsageError
+from kvlab.harness.memory import resident_bytes
 from kvlab.harness.validate import size
 
 SECONDS_BETWEEN_LOOKS = 0.1
@@ -52,15 +52,6 @@ class Limits:
     def crowded(self, process: int) -> bool:
         """Whether what a worker kept of its last run could count against the next."""
         return self.bytes is not None and (resident_bytes(process) or 0) > self.bytes // 2
-
-
-def resident_bytes(process: int) -> int | None:
-    """Memory that the process has; None where it has ended, or the system does not say."""
-    try:
-        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-    except (OSError, IndexError, ValueError):
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _seconds(text: str) -> float:

@@ -4,28 +4,60 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvlab.errors import UsageError
-from kvlab.harness import rundir
+from kvlab.harness import identity, rundir
 
 if TYPE_CHECKING:
     from kvlab.harness.plan import Planned
 
 MANIFEST, LOCK = "sweep.json", ".lock"
+SECONDS_BETWEEN = 1.0  # two writings of sweep.json
+
+
+class Again(NamedTuple):
+    """Which runs that ended before are done again, beside those of other code."""
+
+    finished: bool = False
+    failed: bool = False
 
 
 class Manifest:
     """The runs of a sweep, found again by what they are and not by what their directory is called."""
 
-    def __init__(self, directory: Path, runs: Sequence[Planned], overrides: Sequence[str], typed_in: Path) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        runs: Sequence[Planned],
+        overrides: Sequence[str],
+        typed_in: Path,
+        again: Again | None = None,
+    ) -> None:
         self.directory, self.runs, self.overrides, self.typed_in = directory, runs, list(overrides), typed_in
-        there = _finished_below(directory)
+        there = ended_below(directory)
         self.places = [there.get(run.key) or _place(directory, run) for run in runs]
-        self.statuses = ["waiting" if run.key not in there else _status(there[run.key]) for run in runs]
+        self.stale = 0  # that ended before, by other code
+        self.statuses = [
+            self._status(place, run, again or Again()) for place, run in zip(self.places, runs, strict=True)
+        ]
+        self.saved = 0.0
         self.save()
+
+    def _status(self, place: Path, run: Planned, again: Again) -> str:
+        """What became of the run; waiting, where it is to be done (again)."""
+        result = rundir.read_result(place)
+        if result is None or rundir.read_json(place / rundir.CONFIG) != rundir.plain(run.config):
+            return "waiting"
+        if result.get("code") != identity.code(run.config):
+            self.stale += 1
+            return "waiting"
+        repeated = again.finished if result["status"] in rundir.FINISHED else again.failed
+        return "waiting" if repeated else str(result["status"])
 
     @staticmethod
     def started_with(directory: Path) -> tuple[list[str], Path]:
@@ -39,11 +71,13 @@ class Manifest:
         return [p for p, s in zip(self.places, self.statuses, strict=True) if s in rundir.FINISHED]
 
     def waiting(self) -> list[Planned]:
-        return [run for run, s in zip(self.runs, self.statuses, strict=True) if s not in rundir.FINISHED]
+        return [run for run, s in zip(self.runs, self.statuses, strict=True) if s == "waiting"]
 
     def prepare(self, run: Planned) -> Path:
-        """The run's directory, ready for it."""
+        """The run's directory, ready for it. A result that is there is kept apart, where no table looks."""
         place = self.places[self.runs.index(run)]
+        if rundir.is_finished(place):
+            self._keep(place)
         rundir.prepare(place, run.config, run.overrides)
         return place
 
@@ -52,8 +86,15 @@ class Manifest:
         result = rundir.read_result(directory)
         assert result
         self.statuses[self.places.index(directory)] = result["status"]
-        self.save()
+        if time.monotonic() - self.saved > SECONDS_BETWEEN or not self.count("waiting"):
+            self.save()
         return result
+
+    def _keep(self, place: Path) -> None:
+        earlier = self.directory / rundir.EARLIER
+        earlier.mkdir(exist_ok=True)
+        names = (earlier / f"{place.name}-{number}" for number in itertools.count(1))
+        place.rename(next(name for name in names if not name.exists()))
 
     def count(self, *statuses: str) -> int:
         return sum(status in statuses for status in self.statuses)
@@ -71,6 +112,7 @@ class Manifest:
         overrides = [line for line in self.overrides if not line.startswith("hydra.sweep.dir=")]
         content = {"schema_version": 1, "overrides": overrides, "typed_in": str(self.typed_in), "runs": runs}
         rundir.write_json(self.directory / MANIFEST, content)
+        self.saved = time.monotonic()
 
 
 @contextlib.contextmanager
@@ -83,17 +125,18 @@ def locked(directory: Path) -> Iterator[None]:
         raise UsageError(f"{directory}: cannot write there: {error.strerror}") from error
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            with rundir.unless_unsupported():
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
             raise UsageError(f"{directory}: another sweep is running there; choose another directory") from error
         yield
 
 
-def _finished_below(directory: Path) -> dict[str, Path]:
-    """Finished runs by what they are."""
+def ended_below(directory: Path) -> dict[str, Path]:
+    """Runs that have a result, by their configuration; of several with one, a finished one."""
     places = [path.parent for path in sorted(directory.glob(f"*/{rundir.CONFIG}"))]
-    finished = [place for place in places if rundir.is_finished(place)]
-    return {rundir.fingerprint(rundir.read_json(place / rundir.CONFIG)): place for place in finished}
+    ended = sorted((place for place in places if rundir.read_result(place)), key=rundir.is_finished)
+    return {rundir.fingerprint(rundir.read_json(place / rundir.CONFIG)): place for place in ended}
 
 
 def _place(directory: Path, run: Planned) -> Path:
@@ -102,7 +145,3 @@ def _place(directory: Path, run: Planned) -> Path:
     if not place.exists() or rundir.read_json(place / rundir.CONFIG) == rundir.plain(run.config):
         return place
     return directory / f"{run.label}-{run.key[:8]}"
-
-
-def _status(directory: Path) -> str:
-    return str((rundir.read_result(directory) or {})["status"])

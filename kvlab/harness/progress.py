@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class Bar:
-    """`with Bar("runs") as bar`: bar.to(done, total), bar.line(text)."""
+    """`with Bar("runs") as bar`: bar.to(done, total), bar.say(words), bar.line(text)."""
 
     def __init__(self, what: str, total: int | None = None) -> None:
         console = Console(stderr=True)
@@ -28,6 +28,10 @@ class Bar:
 
     def to(self, done: float, total: int) -> None:
         self.progress.update(self.task, completed=done, total=total)
+
+    def say(self, words: str) -> None:
+        """What stands before the bar."""
+        self.progress.update(self.task, description=words)
 
     def line(self, text: str) -> None:
         """A line of text above the bar."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from kvlab.errors import UsageError
 from kvlab.harness import schema
-from kvlab.harness.rundir import CONFIG, ERROR, RESULT, STEPS
+from kvlab.harness.rundir import CONFIG, EARLIER, ERROR, RESULT, STEPS
 
 NAMED = ("strategy", "model", "workload", "gpu", "vmm", "cost")  # configuration groups that are known by their name
 
@@ -67,8 +67,9 @@ def load(*directories: Path) -> tuple[list[Run], list[str]]:
 
 
 def find(directory: Path) -> list[Path]:
-    """Directories at or below `directory` that hold a result or an error, sorted."""
-    return sorted({path.parent for name in (RESULT, ERROR) for path in directory.rglob(name)})
+    """Directories at or below `directory` that hold a result or an error, sorted; not those that a sweep replaced."""
+    found = {path.parent for name in (RESULT, ERROR) for path in directory.rglob(name)}
+    return sorted(path for path in found if EARLIER not in path.relative_to(directory).parts)
 
 
 def read(path: Path) -> tuple[Run, str]:

@@ -1,8 +1,13 @@
-"""A run's directory: config.json and overrides.json before it starts, result.json last and whole or not at all."""
+"""A run's directory: config.json and overrides.json before it starts, result.json last and whole or not at all.
+
+What a reader finds under a name was written to the disk before it got that name: neither a kill nor a power cut leaves
+half of it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -13,11 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.errors import UsageError
+from kvlab.harness import identity
 
 CONFIG, OVERRIDES, RESULT, ERROR, LOG = "config.json", "overrides.json", "result.json", "error.txt", "log.txt"
 STEPS, REQUESTS, OUTPUTS, TRACKING = "steps.csv", "requests.csv", "outputs.jsonl", "tracking.json"
+MEMORY_MAP = "memory_map.npz"
+EARLIER = ".earlier"  # in a sweep: results that were replaced; tables leave it out
+NOT_COMPARED = ("started", "wall_s", "process_peak_bytes", "machine", "versions")  # of a result: differ when repeated
 EXITS = {"ok": 0, "refused": 2, "failed": 1}  # status of a run -> exit status of what ran it
 FINISHED = ("ok", "refused")
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL = "the disk is full"  # the reason of a run that failed for it
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
@@ -72,11 +83,21 @@ def claimed(directory: Path) -> Iterator[None]:
     except OSError as error:
         raise UsageError(f"{directory}: cannot write there: {error.strerror}") from error
     try:
-        with contextlib.suppress(OSError):  # a file system that has no locks
+        with unless_unsupported():
             _lock(directory, descriptor)
         yield
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def unless_unsupported() -> Iterator[None]:
+    """What a file system has no locks for is done without one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL):
+            raise
 
 
 def _lock(directory: Path, descriptor: int) -> None:
@@ -102,30 +123,59 @@ def prepare(directory: Path, config: Mapping[str, Any], overrides: Sequence[str]
 
 
 def clear(directory: Path) -> None:
-    """Remove the files of a run; a series that outlived its run would look like one of the next."""
-    for name in (RESULT, ERROR, LOG, STEPS, REQUESTS, OUTPUTS, TRACKING, CONFIG, OVERRIDES):
+    """Remove the files of a run; a series that outlived its run would look like one of the next.
+
+    The result goes first: without it nothing here counts as a run, should we be stopped halfway.
+    """
+    for half in directory.glob("*.tmp"):
+        half.unlink(missing_ok=True)
+    for name in (RESULT, ERROR, LOG, STEPS, REQUESTS, OUTPUTS, MEMORY_MAP, TRACKING, CONFIG, OVERRIDES):
         (directory / name).unlink(missing_ok=True)
 
 
 def fail(directory: Path, reason: str, details: str = "") -> None:
     """Leave an error where the result would be, and nothing of the series: where the disk is full, that makes room."""
-    for name in (STEPS, REQUESTS, OUTPUTS):
+    for name in (STEPS, REQUESTS, OUTPUTS, MEMORY_MAP):
         (directory / name).unlink(missing_ok=True)
     _write(directory / ERROR, (details or reason).rstrip() + "\n")
     previous = {"schema_version": 1, "status": "failed", "reason": reason}
     config, overrides = read_json(directory / CONFIG) or {}, read_json(directory / OVERRIDES) or []
-    write_json(directory / RESULT, {**previous, "overrides": overrides, "config": config})
+    write_result(directory, {**previous, "overrides": overrides, "config": config, "code": identity.code(config)})
+
+
+def write_result(directory: Path, result: Mapping[str, Any]) -> None:
+    """The result, which says that the run is over: whatever else the run left is on the disk before it."""
+    for name in (STEPS, REQUESTS, OUTPUTS, MEMORY_MAP):
+        if (directory / name).exists():
+            _sync(directory / name)
+    write_json(directory / RESULT, result)
 
 
 def _write(path: Path, text: str) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text)
+        with temporary.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         temporary.replace(path)
+        _sync(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         error.filename = str(path)  # a disk that is full does not say for whom
         raise
+
+
+def _sync(path: Path) -> None:
+    """A file or a directory, as far as its file system can."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a directory on a file system that syncs none
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def _refuse_foreign(directory: Path, config: Mapping[str, Any]) -> None:

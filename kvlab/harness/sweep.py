@@ -16,17 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvlab.errors import UsageError
-from kvlab.harness import validate
+from kvlab.harness import rundir, validate
 from kvlab.harness.limits import Limits
-from kvlab.harness.manifest import MANIFEST, Manifest, locked
-from kvlab.harness.provenance import available_bytes, cores
+from kvlab.harness.manifest import MANIFEST, Again, Manifest, locked
 from kvlab.harness.rundir import fingerprint
 
 if TYPE_CHECKING:
-    from kvlab.harness.plan import Plan, Planned
+    from kvlab.harness.plan import Plan
     from kvlab.harness.tracking import Tracker
-
-BESIDE_THE_POOL = 2**30  # bytes: weights with Python and torch, at most
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,13 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--jobs", metavar="N", type=int, help="runs at once that need no quiet machine (default: as many as fit)")
     add("--time-limit", metavar="TIME", help="end a run that takes longer: 90s, 30m, 2h")
     add("--memory-limit", metavar="SIZE", help="end a run whose process has more resident memory: 4GiB")
-    add("--dry-run", action="store_true", help="list the runs, in order, and stop")
+    add("--retry-failed", action="store_true", help="do again what failed earlier")
+    add("--rerun", action="store_true", help=f"do everything again; earlier results are kept in {rundir.EARLIER}")
+    add("--dry-run", action="store_true", help="list the runs, in order, with the time and memory to expect, and stop")
     add("--no-report", action="store_true", help="make no tables and figures at the end")
     add("--json", action="store_true", help=f"print what {MANIFEST} holds instead of tables")
 
 
 def run(args: argparse.Namespace) -> int:
     """0 if every run is finished, 1 if some failed or could not be logged, 2 if all were refused."""
+    from kvlab.harness.estimate import dry_run
     from kvlab.harness.plan import make_plan
     from kvlab.harness.tracking import tracker_for
 
@@ -57,10 +57,11 @@ def run(args: argparse.Namespace) -> int:
     # What is wrong with a run is wrong with it at any seed.
     validate.rehearse({fingerprint({**run.config, "seed": None}): run.config for run in plan.runs}.values())
     if args.dry_run:
-        print("\n".join(planned.label for planned in plan.runs))
+        print("\n".join(dry_run(plan.runs, plan.directory)))
         return 0
     with locked(plan.directory):
-        return _sweep(Manifest(plan.directory, plan.runs, overrides, typed_in), plan, tracker, limits, args)
+        again = Again(finished=args.rerun, failed=args.rerun or args.retry_failed)
+        return _sweep(Manifest(plan.directory, plan.runs, overrides, typed_in, again), plan, tracker, limits, args)
 
 
 def _overrides(args: argparse.Namespace) -> tuple[list[str], Path]:
@@ -87,17 +88,20 @@ def quoted(text: str) -> str:
 
 
 def _sweep(manifest: Manifest, plan: Plan, tracker: Tracker, limits: Limits, args: argparse.Namespace) -> int:
-    if finished := manifest.finished():
-        print(f"{len(finished)} finished earlier and not repeated", file=sys.stderr)
+    for line in _earlier(manifest):
+        print(line, file=sys.stderr)
     print(tracker.line, file=sys.stderr)
-    for directory in finished:
+    for directory in manifest.finished():
         tracker.log(directory)
     try:
         _launch(manifest, tracker, limits, args.jobs)
     except KeyboardInterrupt:
-        left = f"{manifest.count('ok', 'refused')} of {len(plan.runs)} runs are finished and stay"
-        again = f"kvlab sweep --resume {shlex.quote(str(plan.directory))}"
-        raise KeyboardInterrupt(f"interrupted: {left}; take it up with: {again}") from None
+        raise KeyboardInterrupt(f"interrupted: {_take_up(manifest)}") from None
+    except OSError as error:
+        if error.errno not in rundir.NO_SPACE:
+            raise
+        print(f"kvlab: {rundir.DISK_FULL}: {_take_up(manifest, ' --retry-failed')}", file=sys.stderr)
+        return 1
     untracked = tracker.conclude()
     if args.json:
         print((plan.directory / MANIFEST).read_text(), end="")
@@ -105,47 +109,31 @@ def _sweep(manifest: Manifest, plan: Plan, tracker: Tracker, limits: Limits, arg
     return max(_conclude(manifest), untracked, unreported)
 
 
+def _earlier(manifest: Manifest) -> list[str]:
+    """What a sweep finds done."""
+    finished, failed = manifest.count(*rundir.FINISHED), manifest.count("failed")
+    lines = [f"{finished} finished earlier and not repeated"] if finished else []
+    if failed:
+        lines.append(f"{failed} failed earlier and not repeated (--retry-failed does)")
+    if manifest.stale:
+        lines.append(
+            f"{manifest.stale} ended earlier with other code: done again, finished ones kept in {rundir.EARLIER}"
+        )
+    return lines
+
+
+def _take_up(manifest: Manifest, option: str = "") -> str:
+    left = f"{manifest.count(*rundir.FINISHED)} of {len(manifest.runs)} runs are finished and stay"
+    return f"{left}; take it up with: kvlab sweep --resume {shlex.quote(str(manifest.directory))}{option}"
+
+
 def _launch(manifest: Manifest, tracker: Tracker, limits: Limits, jobs: int | None) -> None:
     from kvlab.harness.follow import Follow
-    from kvlab.harness.launch import run_all
+    from kvlab.harness.here import carry_out
     from kvlab.harness.progress import Bar
 
     with Bar("runs", len(manifest.runs)) as bar:
-        follow = Follow(manifest, bar, tracker)
-        for runs, alone, warm in _kinds(manifest.waiting()):
-            width = 1 if alone else jobs or at_once(runs)
-            run_all(map(manifest.prepare, runs), width, follow.event, follow.end, limits, warm)
-
-
-def _kinds(runs: list[Planned]) -> list[tuple[list[Planned], bool, bool]]:
-    """(runs, whether one at a time, whether in warm processes): no simulated time depends on who else is running."""
-    simulated = [run for run in runs if _simulated(run)]
-    timed = [run for run in runs if not _simulated(run) and run.config["timing"]]
-    loose = [run for run in runs if not _simulated(run) and not run.config["timing"]]
-    return [(timed, True, False), (loose, False, False), (simulated, False, True)]
-
-
-def _simulated(run: Planned) -> bool:
-    return run.config.get("executor") == "simulated"
-
-
-def at_once(runs: list[Planned]) -> int:
-    """As many as there are cores, and as fit into memory."""
-    if not runs:
-        return 1
-    memory = available_bytes()
-    fitting = len(runs) if memory is None else memory // (max(map(_pool, runs)) + BESIDE_THE_POOL)
-    return max(1, min(cores(), len(runs), fitting))
-
-
-def _pool(run: Planned) -> int:
-    if _simulated(run):
-        return 0  # a pool that is only counted
-    from kvlab.engine.capacity import pool_bytes
-    from kvlab.model.load import shape_of
-
-    given = run.config["pool_bytes"]  # without it, the model's sizes decide
-    return int(given or pool_bytes(run.config, shape_of(run.config["model"])))
+        carry_out(manifest, Follow(manifest, bar, tracker), limits, jobs)
 
 
 def _report(directory: Path, aloud: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 from kvlab.errors import UsageError
 from kvlab.harness import job
 
-REFUSED, WRONG, FAILS, KILLED, HANGS = 91, 92, 93, 94, 95
+REFUSED, WRONG, FAILS, KILLED, HANGS, GREEDY, NO_SPACE = 91, 92, 93, 94, 95, 96, 97
 
 
 def execute(config: dict[str, Any], directory: Path, report: Any, progress: Any) -> dict[str, Any]:
@@ -30,6 +31,12 @@ def execute(config: dict[str, Any], directory: Path, report: Any, progress: Any)
         os.kill(os.getpid(), signal.SIGKILL)
     if seed == HANGS:
         time.sleep(60)
+    if seed == GREEDY:
+        block = b"x" * 2**29
+        time.sleep(60)
+        print(len(block))
+    if seed == NO_SPACE:
+        raise OSError(errno.ENOSPC, "No space left on device")
     if not config["timing"]:
         wait_for_company(directory.parent / "log.txt")
     with (directory.parent / "log.txt").open("a") as log:
@@ -46,6 +53,7 @@ def execute(config: dict[str, Any], directory: Path, report: Any, progress: Any)
         "tokens_per_s": 123.5,
         "waste": {"internal": 0.25, "external": float("nan")},
         "threads": threads,
+        "process": os.getpid(),
     }
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from kvlab.harness.cli import main
-from kvlab.harness.sweep import at_once, quoted
+from kvlab.harness.here import at_once
+from kvlab.harness.results import load
+from kvlab.harness.sweep import quoted
 
 pytestmark = pytest.mark.usefixtures("stub")
 REFUSED, FAILS, KILLED, HANGS = 91, 93, 94, 95
@@ -27,12 +29,16 @@ def events() -> list[list[str]]:
     return [line.split() for line in Path("out/log.txt").read_text().splitlines()]
 
 
+def started() -> list[str]:
+    return sorted(event[1] for event in events() if event[0] == "start")
+
+
 def test_a_sweep_runs_each_combination_once_and_one_at_a_time(capfd: pytest.CaptureFixture[str]) -> None:
     assert main([*SWEEP, "strategy=paged,contiguous", "block_size=8,16"]) == 0
     said = capfd.readouterr()
     assert said.err.startswith("4 combinations, 3 runs (1 duplicate: contiguous has no block_size)\n")
-    assert "[3/3] " in said.err
-    assert "ok, 123.5 tokens/s" in said.err
+    assert "tokens/s" not in said.err, "where no terminal is nobody waits for news"
+    assert said.err.endswith("3 ok, 0 refused, 0 failed: out\n")
     assert said.out == "the tables\n\n"
     assert statuses() == {
         "strategy=paged,block_size=8": "ok", "strategy=paged,block_size=16": "ok", "strategy=contiguous": "ok",
@@ -68,16 +74,17 @@ def test_only_refusals_are_no_success() -> None:
 def test_finished_runs_are_not_repeated(capfd: pytest.CaptureFixture[str]) -> None:
     assert main([*SWEEP, f"seed={FAILS},{REFUSED},1"]) == 1
     assert main([*SWEEP, f"seed={FAILS},{REFUSED},1,2"]) == 1
-    assert "2 finished earlier and not repeated" in capfd.readouterr().err
-    started = [event[1] for event in events() if event[0] == "start"]
-    assert sorted(started) == ["seed=1", "seed=2", "seed=91", "seed=93", "seed=93"]
+    said = capfd.readouterr().err
+    assert "2 finished earlier and not repeated\n1 failed earlier and not repeated (--retry-failed does)\n" in said
+    assert started() == ["seed=1", "seed=2", "seed=91", "seed=93"]
+    assert main([*SWEEP, f"seed={FAILS},{REFUSED},1,2", "--retry-failed"]) == 1
+    assert started() == ["seed=1", "seed=2", "seed=91", "seed=93", "seed=93"]
 
 
 def test_finished_runs_are_found_whatever_they_are_called() -> None:
     assert main([*SWEEP, "seed=1,2"]) == 0
     assert main([*SWEEP, "strategy=paged,contiguous", "seed=1,2"]) == 0
-    started = [event[1] for event in events() if event[0] == "start"]
-    assert len(started) == 4
+    assert len(started()) == 4
     assert len(list(Path("out").glob("*/result.json"))) == 4
 
 
@@ -117,8 +124,38 @@ def test_a_wrong_combination_refuses_the_whole_sweep(capfd: pytest.CaptureFixtur
 
 def test_a_dry_run_lists_and_writes_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     assert main([*SWEEP, "seed=1,2", "--dry-run"]) == 0
-    assert sorted(capfd.readouterr().out.splitlines()) == ["seed=1", "seed=2"]
+    *lines, total = capfd.readouterr().out.splitlines()
+    assert sorted(line.split(maxsplit=2)[:2] for line in lines) == [["seed=1", "unknown"], ["seed=2", "unknown"]]
+    assert total.startswith("2 runs one after the other: unknown; memory of the largest: 1.")
     assert not Path("out").exists()
+
+
+def test_a_dry_run_expects_what_earlier_runs_took(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*SWEEP, "seed=1"]) == 0
+    assert main([*SWEEP, "strategy=paged,contiguous", "seed=2", "--dry-run"]) == 0
+    result = json.loads(Path("out/run/result.json").read_text())
+    times = dict(line.split()[:2] for line in capfd.readouterr().out.splitlines() if line.startswith("strategy="))
+    assert float(times["strategy=paged"]) == pytest.approx(result["wall_s"], rel=0.01)
+    assert times["strategy=contiguous"] == "unknown"
+
+
+def test_everything_is_done_again_on_request_and_what_was_is_kept() -> None:
+    assert main([*SWEEP, "seed=1,2"]) == 0
+    first = Path("out/seed=1/result.json").read_text()
+    assert main([*SWEEP, "seed=1,2", "--rerun"]) == 0
+    assert started() == ["seed=1", "seed=1", "seed=2", "seed=2"]
+    assert Path("out/.earlier/seed=1-1/result.json").read_text() == first
+    assert [run.path.name for run in load(Path("out"))[0]] == ["seed=1", "seed=2"], "a table counts none twice"
+
+
+def test_what_other_code_did_is_done_again(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """After a change to a strategy its old results stood in the tables."""
+    assert main([*SWEEP, f"seed={FAILS},1"]) == 1
+    monkeypatch.setattr("kvlab.harness.identity._kvlab", lambda: "changed")
+    assert main([*SWEEP, f"seed={FAILS},1"]) == 1
+    assert "2 ended earlier with other code: done again, finished ones kept in .earlier\n" in capfd.readouterr().err
+    assert started() == ["seed=1", "seed=1", "seed=93", "seed=93"]
+    assert Path("out/.earlier/seed=1-1/result.json").exists()
 
 
 def test_two_sweeps_do_not_share_a_directory(capfd: pytest.CaptureFixture[str]) -> None:
@@ -233,8 +270,8 @@ def test_a_default_pool_counts_as_large_as_it_is(monkeypatch: pytest.MonkeyPatch
     from kvlab.harness.plan import make_plan
 
     runs = make_plan(["model=tiny", "dtype=float64", "max_len=4194304", "seed=range(0,4)", "timing=false"]).runs
-    monkeypatch.setattr("kvlab.harness.sweep.cores", lambda: 8)
-    monkeypatch.setattr("kvlab.harness.sweep.available_bytes", lambda: 40 * 2**30)
+    monkeypatch.setattr("kvlab.harness.here.cores", lambda: 8)
+    monkeypatch.setattr("kvlab.harness.here.available_bytes", lambda: 40 * 2**30)
     assert at_once(runs) == 2  # pools of 4 x 4,194,304 tokens of 1 KiB: 16 GiB
 
 
@@ -242,10 +279,10 @@ def test_as_many_at_once_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     from kvlab.harness.plan import Planned
 
     runs = [Planned("a", {"pool_bytes": 3 * 2**30}, ())] * 8
-    monkeypatch.setattr("kvlab.harness.sweep.cores", lambda: 6)
-    monkeypatch.setattr("kvlab.harness.sweep.available_bytes", lambda: 17 * 2**30)
+    monkeypatch.setattr("kvlab.harness.here.cores", lambda: 6)
+    monkeypatch.setattr("kvlab.harness.here.available_bytes", lambda: 17 * 2**30)
     assert at_once(runs) == 4
-    monkeypatch.setattr("kvlab.harness.sweep.available_bytes", lambda: 2**40)
+    monkeypatch.setattr("kvlab.harness.here.available_bytes", lambda: 2**40)
     assert at_once(runs) == 6
-    monkeypatch.setattr("kvlab.harness.sweep.available_bytes", lambda: 0)
+    monkeypatch.setattr("kvlab.harness.here.available_bytes", lambda: 0)
     assert at_once(runs) == 1
