@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from kvlab.errors import UsageError
@@ -59,11 +60,16 @@ def _of_the_model(config: dict[str, Any]) -> dict[str, int]:
     return {"parameters": rank.body_weights, "token_bytes": each}
 
 
-def host_bytes(config: dict[str, Any]) -> int:
-    """What swapped sequences may take on the host. UsageError: it is no such number."""
+def host_bytes(config: dict[str, Any], token_bytes: int) -> int:
+    """What swapped sequences may take on the host. UsageError: no such number, no token's worth, more than there is."""
     given = config.get("host_bytes") or 0
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
         raise UsageError(f"host_bytes={given}: allowed is a whole number of bytes, 0 or more")
+    if 0 < given < token_bytes:
+        raise UsageError(f"host_bytes={given:,} holds no token: one takes {token_bytes:,} bytes in this model")
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if given > memory and config.get("executor") != "simulated":
+        raise UsageError(f"host_bytes={given:,}: allowed is at most this machine's memory, {memory:,}")
     return given
 
 
@@ -83,7 +89,7 @@ def build_strategy(config: dict[str, Any], token_bytes: int, layers: int, pool_b
         windows=(None,) * layers,
         page_group_bytes=int(config.get("page_group_bytes") or 0) * (2 if sliced else 2 * layers),
         sliced=sliced,
-        host_bytes=host_bytes(config),
+        host_bytes=host_bytes(config, token_bytes),
     )
     strategy: Strategy = build(config["strategy"], memory, key="strategy._target_")
     return strategy

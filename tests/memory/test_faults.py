@@ -45,9 +45,18 @@ STRATEGIES = {
     "ahead": {"_target_": "kvlab.strategies.vattention.VAttention", "map_ahead": 1},
     "forking": {"_target_": f"{__name__}.Forking"},
 }
+SWAPPING = {  # how many tokens of 2,048 bytes the host has room for
+    "swapping": ("dense", 40),
+    "swapping rows": ("virtual", 48),
+    "a small host": ("dense", 15),
+}
 
 
 def config(name: str) -> dict:
+    if name in SWAPPING:
+        strategy, host = SWAPPING[name]
+        swap = {"_target_": "kvlab.engine.axes.Swap"}
+        return {**config(strategy), "preemption": swap, "host_bytes": host * 2048}
     return {
         "strategy": {"name": name, **STRATEGIES[name]},
         "model": TINY,
@@ -122,7 +131,9 @@ def run(folder, monkeypatch):
 HAPPENS = [
     *((kind, name) for kind in ("pool", "reservation", "map", "unmap") for name in STRATEGIES),
     ("copy", "forking"),
+    *((kind, name) for kind in ("host", "swap") for name in ("swapping", "swapping rows")),
 ]
+LEAST = {"host": 1}  # calls of the kind in a run; of the others 2
 
 
 @pytest.mark.parametrize(("kind", "name"), HAPPENS)
@@ -130,7 +141,7 @@ def test_a_run_ends_failed_whichever_call_fails(kind, name, run):
     with fail(kind, 0) as calls:
         status, result, _ = run(name)
     assert (status, result["status"]) == (0, "ok")
-    assert calls.made >= 2
+    assert calls.made >= LEAST.get(kind, 2)
     for nth in range(1, calls.made + 1):
         with fail(kind, nth):
             status, result, ledgers = run(name)
@@ -138,6 +149,21 @@ def test_a_run_ends_failed_whichever_call_fails(kind, name, run):
         assert result["reason"] == f"VmmError: {kind}: refused, call {nth}"
         assert mapped() == 0
         assert all(ledger.created == ledger.released for ledger in ledgers)
+
+
+def test_a_host_too_small_for_anybody_costs_the_tokens_and_not_the_run(run):
+    """Who finds no room there is computed again, and everybody gets the same text."""
+    _, plain, _ = run("dense")
+    _, swapped, _ = run("swapping")
+    _, small, _ = run("a small host")
+    for result in (swapped, small):
+        assert result["status"] == "ok"
+        assert result["output_digest"] == plain["output_digest"]
+    assert swapped["swapped_out_tokens"] > 0
+    assert swapped["recomputed_tokens"] == 0
+    assert small["swapped_out_tokens"] == 0
+    assert small["num_swaps_refused"] == small["num_preemptions"] > 0
+    assert small["recomputed_tokens"] == plain["recomputed_tokens"] > 0
 
 
 @pytest.mark.parametrize(("kind", "nth"), [("map", 20), ("unmap", 1), ("unmap", 10), ("copy", 3), ("reservation", 4)])
