@@ -15,7 +15,12 @@ ONLY_IN = {
     "hydra": {"kvlab/harness/compose.py", "kvlab/harness/overrides.py"},
     "omegaconf": {"kvlab/harness/compose.py"},
     "wandb": {"kvlab/harness/tracking.py"},
-    "matplotlib": {"kvlab/harness/figures.py", "kvlab/harness/timelines.py", "kvlab/harness/bench_figures.py"},
+    "matplotlib": {
+        "kvlab/harness/figures.py",
+        "kvlab/harness/timelines.py",
+        "kvlab/harness/bench_figures.py",
+        "kvlab/harness/reproduce_figures.py",
+    },
     "gguf": {"kvlab/model/gguf.py"},
     "rich": {"kvlab/harness/"},
     "safetensors": {"kvlab/model/"},

@@ -14,17 +14,25 @@ from kvlab.harness import output
 if TYPE_CHECKING:
     from kvlab.reproduce.article import Article
     from kvlab.reproduce.claims import Line
+    from kvlab.reproduce.papers import Reproduced
 
-NAMES = ("article",)
+PAPERS = ("sosp23", "vattention")
+NAMES = ("article", *PAPERS, "all")
 HEAD = ["claim", "unit", "published", "measured", "deviation", "tolerance", "verdict"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("name", metavar="NAME", help=f"what to reproduce: {', '.join(NAMES)}")
+    add("name", metavar="NAME", help=f"what to reproduce: {', '.join(NAMES)} (every paper's scoreboard)")
     add("--only", metavar="FIGURE,...", help="these figures alone")
+    add("--seeds", metavar="SEED,...", default="0,1,2", help="of a paper's runs; the median is taken (0,1,2)")
     add("--json", action="store_true", help="print a list of {figure, cell, published, measured, ...}")
-    add("--out", metavar="FILE", type=Path, help="also write the table to FILE, in Markdown")
+    add(
+        "--out",
+        metavar="FILE",
+        type=Path,
+        help="also write the table to FILE, in Markdown; of a paper .csv, .tex and .png beside it",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,6 +40,10 @@ def run(args: argparse.Namespace) -> int:
     if args.name not in NAMES:
         raise UsageError(f"{args.name!r}: nothing of that name to reproduce; allowed is {', '.join(NAMES)}")
     output.check(args.out)
+    return _article(args) if args.name == "article" else _papers(args)
+
+
+def _article(args: argparse.Namespace) -> int:
     from kvlab.reproduce import article
 
     done = article.reproduce(_figures(args.only, list(article.FIGURES)))
@@ -39,10 +51,61 @@ def run(args: argparse.Namespace) -> int:
     if args.out:
         output.write(args.out, text)
     print(json.dumps([line.record() for line in done.lines], indent=1) if args.json else text)
-    surprises = [line.claim.cell for line in done.lines if line.surprising]
+    return _end([line.claim.cell for line in done.lines if line.surprising])
+
+
+def _papers(args: argparse.Namespace) -> int:
+    from kvlab.harness import reproduce_pages as pages
+    from kvlab.harness.compose import Composer
+    from kvlab.reproduce import papers
+    from kvlab.reproduce.frame import Lab
+
+    names, seeds = PAPERS if args.name == "all" else (args.name,), _seeds(args.seeds)
+    only = _figures(args.only, [figure for name in names for figure in papers.FIGURES[name]])
+    with Composer() as composer:
+        lab = Lab(lambda overrides: composer.compose(overrides).config, seeds)
+        done = [papers.reproduce(name, lab, only, _say) for name in names]
+    text = (
+        "\n".join(pages.markdown(one, _command(args), seeds) for one in done) if len(done) == 1 else pages.board(done)
+    )
+    if args.out:
+        _write(args.out, text, done)
+    records = [outcome_line.record() for one in done for outcome in one.outcomes for outcome_line in outcome.lines]
+    print(json.dumps(records, indent=1) if args.json else text)
+    return _end([o.name for one in done for o in one.outcomes if o.verdict == "missed" and not o.missed_because])
+
+
+def _write(path: Path, text: str, done: list[Reproduced]) -> None:
+    """FILE, and beside it what others read."""
+    from kvlab.harness import reproduce_figures
+    from kvlab.harness import reproduce_pages as pages
+
+    output.write(path, text)
+    output.write(path.with_suffix(".csv"), pages.csv_text(done))
+    output.write(path.with_suffix(".tex"), "\n".join(map(pages.latex, done)))
+    reproduce_figures.draw(done, path.with_suffix(".png"))
+
+
+def _end(surprises: list[str]) -> int:
     if surprises:
         print(f"contradicted, and not known why: {', '.join(surprises)}", file=sys.stderr)
     return 1 if surprises else 0
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _command(args: argparse.Namespace) -> str:
+    only = f" --only {args.only}" if args.only else ""
+    return f"kvlab reproduce {args.name}{only} --seeds {args.seeds}"
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    words = text.split(",")
+    if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
+        raise UsageError(f"--seeds {text}: allowed is different whole numbers, as in 0,1,2")
+    return tuple(map(int, words))
 
 
 def markdown(name: str, article: Article) -> str:

@@ -1,0 +1,32 @@
+"""The papers whose tables are measured again, and how each figure is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from kvlab.reproduce import vattention
+from kvlab.reproduce.frame import Lab, Measure, Outcome, Paper
+
+FIGURES: dict[str, dict[str, tuple[str, Measure]]] = {"vattention": vattention.FIGURES}
+ELSEWHERE = {"article": "kvlab reproduce article"}
+
+
+class Reproduced(NamedTuple):
+    paper: Paper
+    outcomes: list[Outcome]
+
+
+def reproduce(
+    name: str, lab: Lab, only: Collection[str] = (), say: Callable[[str], None] = lambda _: None
+) -> Reproduced:
+    """Measure the figures named, or all. A name that is not in FIGURES[name] raises KeyError."""
+    paper, outcomes = Paper.load(name), []
+    for figure in only or FIGURES[name]:
+        kind, measure = FIGURES[name][figure]
+        begin = time.monotonic()
+        found = measure(lab)
+        outcomes.append(paper.outcome(figure, kind, found, (time.monotonic() - begin) / 60))
+        say(f"{name} {figure}: {outcomes[-1].verdict}, {outcomes[-1].minutes:.1f} minutes")
+    return Reproduced(paper, outcomes)
