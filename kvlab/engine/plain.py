@@ -211,8 +211,7 @@ class PlainScheduler:
         if not count:
             return 0
         block, self.waiting = self.waiting[:, :count].copy(), self.waiting[:, count:]
-        row = self.strategy.table.row
-        block[AT["row"]] = [row[seq] for seq in block[AT["id"]].tolist()]
+        block[AT["row"]] = self.strategy.table.rows(block[AT["id"]].tolist())
         block[AT["room"]] = rooms
         block[AT["stored"]] = block[AT["found"]] = 0
         self.lanes.add(block)
