@@ -15,7 +15,7 @@ from kvlab.engine.engine import Engine
 from kvlab.engine.speculation import speculation_of
 from kvlab.model.load import load, shape_of
 from kvlab.model.shape import Shape
-from kvlab.record import files, summary
+from kvlab.record import files, memory_map, summary
 from kvlab.record.others import BUSY_ABOVE, OthersShare
 from kvlab.strategy import Strategy
 from kvlab.workload.make import Workload, make
@@ -179,6 +179,8 @@ def _write(directory: Path, engine: Engine[RealExecutor]) -> None:
     ended = engine.scheduler.tally.ended
     files.write_steps(directory / "steps.csv", engine.recorder.rows)
     files.write_requests(directory / "requests.csv", ended)
+    if engine.recorder.map is not None:
+        engine.recorder.map.write(directory / memory_map.FILE)
     files.write_outputs(directory / "outputs.jsonl", ended, engine.executor.sampler.ties)
 
 

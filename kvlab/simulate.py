@@ -26,6 +26,7 @@ from kvlab.model.load import shape_of
 from kvlab.model.shape import Shape
 from kvlab.record import files
 from kvlab.record.batched import BatchedRecorder
+from kvlab.record.memory_map import FILE, MemoryMap
 from kvlab.record.outcomes import Outcomes
 from kvlab.record.recorder import Recorder
 from kvlab.record.series import Thinned
@@ -141,6 +142,8 @@ def serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Prog
         engine = make_engine(config, planned, outcomes, series, progress)
         engine.run()
     files.write_step_block(directory / "steps.csv", series.rows(len(Step._fields)))
+    if engine.recorder.map is not None:
+        engine.recorder.map.write(directory / FILE)
     (directory / "outputs.jsonl").write_text("")  # nothing was said
     summed, tally, totals = planned.workload.lengths.summary(), engine.scheduler.tally, engine.recorder.totals
     return {
@@ -164,13 +167,13 @@ def make_engine(
     strategy, workload, axes = planned.strategy, planned.workload, {axis: build_axis(config, axis) for axis in AXES}
     settings, clock, times = Settings.of(config["engine"]), SimulatedClock(), workload.times()
     told = None if progress is None else lambda ended: progress(ended, workload.num_requests)
-    tokens = hashed(planned.shape.vocab)
+    tokens, seen = hashed(planned.shape.vocab), MemoryMap.of(strategy, config["engine"].get("memory_map", 0))
     speculation = speculation_of(config, tokens)
     if speculation is None and workload.batches is not None and is_plain(strategy, settings, **axes):
         plain = PlainScheduler(strategy, outcomes.add_all, settings.max_preemptions)
-        recorder = BatchedRecorder(strategy, series)
+        recorder = BatchedRecorder(strategy, series) if seen is None else Recorder(strategy, None, series, seen)
         return PlainEngine(workload.batches(), times, plain, SimulatedTime(planned.cost, clock), recorder, told)
     lanes = Lanes(strategy.memory.max_seqs, strategy.memory.max_len, with_ids=looks_at_tokens(strategy))
     scheduler = Scheduler(strategy, lanes, settings=settings, speculation=speculation, on_end=outcomes.add, **axes)
-    executor, whole = SimulatedExecutor(planned.cost, lanes, clock, tokens), Recorder(strategy, None, series)
+    executor, whole = SimulatedExecutor(planned.cost, lanes, clock, tokens), Recorder(strategy, None, series, seen)
     return SimulatedEngine(workload.requests(), times, scheduler, executor, whole, told)

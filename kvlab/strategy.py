@@ -291,6 +291,20 @@ class Strategy(ABC):
     def clear(self) -> None:  # noqa: B027 (a hook)
         """Drop whatever is cached."""
 
+    # What only a strategy knows of where things lie; asked for pictures alone, never while a run is timed closely.
+
+    def cached_at(self) -> Iterable[tuple[int, int, int]]:
+        """(pool, slot, slots) of what is cached: usage().cached in all."""
+        return ()
+
+    def rounded_at(self) -> Iterable[tuple[int, int, int]]:
+        """(pool, slot, slots) of what is held beyond every room and lies in no table's block."""
+        return ()
+
+    def mapped_at(self) -> NDArray[np.int64]:
+        """[M, 2]: virtual and physical number of every page group that is mapped now, the moves drained."""
+        return np.empty((0, 2), np.int64)
+
     def ahead(self) -> None:  # noqa: B027 (a hook)
         """Before a launch, the moves before it drained: Map, Unmap and Drop that it cannot notice, done while it runs.
 

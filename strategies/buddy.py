@@ -10,6 +10,8 @@ alone can always do the first inside the largest power of two of the pool, and t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kvlab.ranges import Ranges
 from kvlab.strategy import Arrival, Copy, Grant, Memory, Move, Strategy, Usage
 
@@ -139,6 +141,11 @@ class Buddy(Strategy):
         largest = min(self.space.largest, self.longest) if self.table.spare else 0
         rounded = (held - self.rooms) * token_bytes
         return Usage(held * token_bytes, 0, self.space.free * token_bytes, largest, rounded)
+
+    def rounded_at(self) -> Iterable[tuple[int, int, int]]:
+        for seq, size in self.size.items():
+            if size > self.room[seq]:
+                yield 0, int(self.table[seq][0]) + self.room[seq], size - self.room[seq]
 
     def _outgrow(self, seq: int, length: int, want: int) -> bool:
         """Widen the run to `want` slots, or move its `length` tokens to one that has them; False: nothing was done."""

@@ -8,6 +8,7 @@ How published blocks are found again is the strategy's own: a table of chained b
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -162,6 +163,10 @@ class CachedBlocks(Paged):
         held, leaving = (self.blocks - free - cached) * block_bytes, len(self.leaving) * block_bytes
         largest = min(self.available * self.block_size, self.longest) if self.table.spare else 0
         return Usage(held, cached * block_bytes, free * block_bytes, largest, leaving)
+
+    def cached_at(self) -> Iterable[tuple[int, int, int]]:
+        size = self.block_size
+        return ((0, block * size, size) for block in self.published if block in self.idle)
 
     def clear(self) -> None:
         blocks = []

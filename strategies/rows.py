@@ -9,7 +9,12 @@ is given so many page groups more than it holds, while a launch runs: growth the
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
+from itertools import chain
 from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kvlab.strategy import Copy, Drop, Map, Memory, Strategy, Unmap, ceil_div
 
@@ -39,6 +44,20 @@ class MappedRows(Strategy):
     @property
     def longest(self) -> int:
         return min(self.memory.tokens(self.groups_total), self.memory.max_len)
+
+    def mapped_at(self) -> NDArray[np.int64]:
+        count_R = np.fromiter(map(len, self.mapped), np.int64, len(self.mapped))
+        physical_M = np.fromiter(chain.from_iterable(self.mapped), np.int64, int(count_R.sum()))
+        first_R = np.arange(len(count_R)) * self.row_groups - count_R.cumsum() + count_R
+        return np.stack((np.repeat(first_R, count_R) + np.arange(len(physical_M)), physical_M), axis=1)
+
+    def rounded_at(self) -> Iterable[tuple[int, int, int]]:
+        """The last part of what a row holds: it has no whole token, or lies beyond max_len."""
+        for row in (row for row, held in enumerate(self.held) if held):
+            room = min(self.memory.tokens(self.held[row]), self.memory.max_len)
+            slots = ceil_div(self.held[row] * self.memory.page_group_bytes, self.memory.token_bytes)
+            if slots > room:
+                yield 0, row * self.row_slots + room, slots - room
 
     def _row(self, seq: int) -> int:
         return int(self.table[seq][0]) // self.row_slots

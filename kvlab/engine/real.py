@@ -20,6 +20,7 @@ from kvlab.engine.speculation import speculation_of
 from kvlab.memory.build import build_store
 from kvlab.memory.store import Store
 from kvlab.model.llama import Llama
+from kvlab.record.memory_map import MemoryMap
 from kvlab.record.recorder import Recorder
 from kvlab.request import Request
 from kvlab.strategy import Strategy
@@ -66,7 +67,9 @@ def real_engine(
         executor = _executor(config, model, store, strategy, lanes, platform)
         executor.warm_up()
         clock = StepClock() if config["engine"]["clock"] == "steps" else WallClock()
-        yield Engine(requests, scheduler, executor, clock, Recorder(strategy, store.committed_bytes), progress)
+        seen = MemoryMap.of(strategy, config["engine"].get("memory_map", 0))
+        recorder = Recorder(strategy, store.committed_bytes, memory_map=seen)
+        yield Engine(requests, scheduler, executor, clock, recorder, progress)
     finally:
         store.close()
 

@@ -181,6 +181,7 @@ ENGINE: dict[str, Check] = {
     "temperature": number(0),
     "threads": optional(whole(1, 1024)),
     "cuda_graphs": flag,
+    "memory_map": none_or(whole(16, 4096)),
 }
 SLO: dict[str, Check] = {"ttft_s": optional(number(0)), "tpot_s": optional(number(0))}
 PARTS = {"engine": ENGINE, "slo": SLO}

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from kvlab.engine.launch import Launch
 from kvlab.record.accounting import Identity, distinct_tokens, split
 from kvlab.record.disjoint import Disjoint
+from kvlab.record.memory_map import MemoryMap
 from kvlab.record.seen import Places, Seen
 from kvlab.record.series import Block, Everything, Series
 from kvlab.record.step import Step
@@ -33,8 +34,14 @@ class Recorder:
     None: there is no memory, what the strategy accounts for stands in its place.
     """
 
-    def __init__(self, strategy: Strategy, committed: Callable[[], int] | None, keeps: Keeps | None = None) -> None:
-        self.strategy, self.committed = strategy, committed
+    def __init__(
+        self,
+        strategy: Strategy,
+        committed: Callable[[], int] | None,
+        keeps: Keeps | None = None,
+        memory_map: MemoryMap | None = None,
+    ) -> None:
+        self.strategy, self.committed, self.map = strategy, committed, memory_map
         self.identity, self.disjoint = (
             Identity(strategy.memory, strategy.usage()),
             Disjoint(strategy, every_admission=committed is not None),
@@ -75,6 +82,8 @@ class Recorder:
         rows[:, RESERVATION] -= written_K
         self.series.extend(rows)
         self.last_s = float(end_K[-1])
+        if self.map is not None:
+            self.map.look_on(end_K, scheduler.lanes, *self._stored(scheduler.lanes, launch))
 
     def idle(self, scheduler: Seen, now: float) -> None:
         """Nothing ran until `now`."""
@@ -99,6 +108,8 @@ class Recorder:
         room_B, distinct = lanes.room[lane_B], self._distinct(lanes, lane_B, stored_B)
         parts = split(memory, usage, stored_B, room_B, lanes.final[lane_B], distinct)
         shared = int(room_B.sum()) * memory.token_bytes - (usage.held - usage.rounded)
+        if self.map is not None:
+            self.map.look(now, lanes, lane_B, stored_B)
         backed = memory.bytes if usage.backed is None else usage.backed
         committed = backed if self.committed is None else self.committed()
         return Step(
