@@ -93,12 +93,14 @@ class Siblings:
             return None
         return next((one for one in family.live.values() if one.lane >= 0), None)
 
-    def awaited(self, sequence: Sequence) -> bool:
-        """Whether siblings run that it forks from, or that stand still without it."""
-        family = sequence.family
-        if family is None or not family.request.beams:
-            return self.elder(sequence) is not None
-        return any(one.lane >= 0 for one in family.live.values())
+    def awaited(self) -> list[Sequence]:
+        """Those that wait while siblings run that they fork from, or that stand still without them."""
+        scheduler, lanes = self.scheduler, self.lanes
+        if not self.families:
+            return []
+        running = {lanes.at(lane).family for lane in lanes.order.tolist()} - {None}
+        kin = [one for one in scheduler.waiting if one.family in running]
+        return [one for one in kin if one.request.beams or self.elder(one) is not None]
 
     def fork(self) -> None:
         """Those at the head of the queue that have a running sibling start with what they have in common."""
@@ -113,7 +115,7 @@ class Siblings:
         common = self._in_common(elder, sequence)
         if not common:
             return False
-        if not (self._has_room(sequence.known - common) or (sequence.request.beams and self.alone(elder))):
+        if not (self._has_room(sequence, sequence.known - common) or (sequence.request.beams and self.alone(elder))):
             scheduler.refused_at = scheduler.changes
             return False
         whole = scheduler.arrival(sequence)
@@ -139,10 +141,14 @@ class Siblings:
             return prompt if not sequence.request.beams else min(stored, sequence.known - 1)
         return min(stored, shared_tokens(self.lanes.tokens(elder.lane), sequence.tokens()), sequence.known - 1)
 
-    def _has_room(self, own: int) -> bool:
-        """Whether it may go on afterwards: its own tokens, and a block for it and for its elder to write into."""
-        unit = self.scheduler.strategy.block_size or 1
-        return self.scheduler.metered.usage().largest >= own + 2 * unit
+    def _has_room(self, sequence: Sequence, own: int) -> bool:
+        """Whether it may go on afterwards: its own tokens, and a block for it and for its elder to write into.
+
+        A sample that gave way comes back where there is a block for everybody: as the newest it would give way at once.
+        """
+        back = sequence.preemptions and not sequence.request.beams
+        writers = len(self.lanes) + 1 if back else 2
+        return self.scheduler.metered.usage().largest >= own + writers * (self.scheduler.strategy.block_size or 1)
 
     # --- a launch
 
