@@ -21,7 +21,7 @@ def test_a_swap_is_priced_by_copies_and_bytes(build):
 
 
 def test_small_blocks_make_swapping_slow_as_published(build):
-    """Fig. 19a by its own scale (vllm #12), blocks apart from each other: how many tokens they are is not said there."""
+    """Fig. 19a by its own scale, blocks apart from each other: of how many tokens it is not said (vllm #12)."""
     cost = build("OPT-13B", gpu="a100_40", host_bytes=1 << 30, dtype="float16").cost
 
     def seconds(size: int) -> float:
