@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) > 1:
         print("usage: python -m kvlab.harness.job [DIRECTORY]", file=sys.stderr)
         return 2
-    end_with_parent()
+    end_with_parent(signal.SIGKILL)  # at once: the next sweep may be about to use the same directory
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return run_job(Path(arguments[0])) if arguments else run_jobs(sys.stdin)
