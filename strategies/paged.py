@@ -11,6 +11,8 @@ import numpy as np
 from kvlab.strategies.swapped_blocks import SwappedBlocks
 from kvlab.strategy import Arrival, Arrivals, Copy, Counts, Grant, Memory, Move, Usage, ceil_div
 
+FEW = 4  # so many are quicker asked one by one
+
 
 class Paged(SwappedBlocks):
     """Blocks of block_size slots; the free ones are a stack."""
@@ -37,6 +39,8 @@ class Paged(SwappedBlocks):
 
     def admit_all(self, arrivals: Arrivals, beyond: int) -> list[int]:
         """As many as there are blocks, seats and open names for."""
+        if len(arrivals.seq) < FEW:
+            return super().admit_all(arrivals, beyond)
         need_N, free = -(-arrivals.length // self.block_size), len(self.free)
         left_N = free - np.cumsum(need_N) + need_N  # free blocks before each of them
         fits_N = arrivals.length + beyond <= np.minimum(left_N * self.block_size, self.longest)
@@ -90,7 +94,7 @@ class Paged(SwappedBlocks):
             self.vacate_all(blocks)
 
     def release_all(self, seqs: list[int]) -> None:
-        if self.sharers or self.copied or self.twins.of:
+        if len(seqs) < FEW or self.sharers or self.copied or self.twins.of:
             super().release_all(seqs)
         else:
             self.vacate_all(self.table.close_each(seqs))

@@ -54,7 +54,7 @@ class Ended:
 
 def _listed(column: NDArray[Any]) -> list[Any]:
     values: list[Any] = column.tolist()
-    return [None if value != value else value for value in values] if np.isnan(column).any() else values
+    return [None if value != value else value for value in values] if column.dtype.kind == "f" else values
 
 
 def of_requests(

@@ -23,6 +23,8 @@ REQUEST_COLUMNS = (
     "branch",
 )  # fmt: skip
 
+FEW = 32
+
 
 def write_steps(path: Path, rows: Iterable[tuple[float, ...]]) -> None:
     """A row a step: seconds, counts, bytes (kvlab.record.step.Step says which)."""
@@ -54,7 +56,7 @@ class RequestWriter:
 
     def many(self, ended: Ended, most: int) -> None:
         """The first so many of them."""
-        if ended.reason:  # a text that may need quoting
+        if ended.reason or len(ended) < FEW:  # a text that may need quoting; or columns are not worth it
             self.writer.writerows(ended.rows(most))
         else:
             self.file.write(lines([*(part[:most] for part in ended.numbers), ended.outcome, "", "0"]))
