@@ -283,10 +283,11 @@ class Scheduler:
 
     def _back_to_queue(self, sequence: Sequence) -> None:
         """At its head; but siblings of those that run go first, for whom these may be standing still."""
-        place = 0
-        while place < len(self.waiting) and self.siblings.awaited(self.waiting[place]):
-            place += 1
-        self.waiting.insert(place, sequence)
+        awaited = self.siblings.awaited()
+        for one in awaited:
+            self.waiting.remove(one)
+        self.waiting.appendleft(sequence)
+        self.put_first(awaited)
 
     def _hit_on_return(self, lane: int) -> int:
         """Tokens that a cache would give back."""
