@@ -177,6 +177,7 @@ class Found(NamedTuple):
 def sources_are_held(trial: Trial) -> None:
     """Before the drain, unless somebody left: the row that a copy reads is in no other room than that it is for.
 
+    Whoever moved away from there himself may have it in his longer row, though a fork's copy reads it too.
     Of blocks this does not hold: who shares a part of one may write behind it as soon as the other has his copy.
     """
     strategy = trial.strategy
@@ -186,7 +187,8 @@ def sources_are_held(trial: Trial) -> None:
         slot_T = gather_from(strategy.table, [sequence.seq], [0], [stop], strategy.block_size)
         for move in copies:
             taken_T = (slot_T[start:] >= move.source) & (slot_T[start:] < move.source + move.tokens)
-            if taken_T.any() and move.target not in slot_T[:start]:
+            targets = [other.target for other in copies if other.source == move.source]  # its own, and its forks'
+            if taken_T.any() and not np.isin(targets, slot_T[:start]).any():
                 where = f"token {start + int(np.argmax(taken_T))} of sequence {sequence.seq} is to go there"
                 raise RuleError("moves", f"{move} is not drained yet, and what it reads was given away: {where}")
 
