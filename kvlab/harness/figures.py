@@ -14,9 +14,10 @@ from matplotlib.ticker import PercentFormatter
 
 from kvlab.harness.groups import Row, Spread
 from kvlab.harness.look import LABEL, PARTS, RARE, STYLE, WIDTH, legend_columns, mark, row_colours, wrapped
+from kvlab.harness.map_figures import memory_maps, with_map
 from kvlab.harness.results import Run
 from kvlab.harness.series import first_setting
-from kvlab.harness.timelines import memory_maps, utilization
+from kvlab.harness.timelines import pool_over_time, utilization
 
 
 def draw(rows: list[Row], directory: Path) -> tuple[list[Path], list[str]]:
@@ -34,7 +35,12 @@ def draw(rows: list[Row], directory: Path) -> tuple[list[Path], list[str]]:
         shown, notes = first_setting(rows)
         if shown:
             paths.append(_save(utilization(shown, colours), directory / "utilization.png", simulated))
-            paths.append(_save(memory_maps(shown), directory / "memory_maps.png", simulated))
+            paths.append(_save(pool_over_time(shown), directory / "pool_over_time.png", simulated))
+            mapped = with_map(shown)
+            if mapped and (maps := memory_maps(mapped)):
+                paths.append(_save(maps, directory / "memory_maps.png", simulated))
+            else:
+                notes.append("No memory map: runs keep one with engine.memory_map=480.")
     return paths, notes
 
 

@@ -1,7 +1,7 @@
 """How figures look: the parts of the pool, colours, and room for words. Needs no matplotlib.
 
-The same thing has the same colour in every figure; the colours stay apart for colour-blind readers
-(Okabe-Ito for the parts of the pool, Tol's muted set for strategies).
+The same thing has the same colour in every figure; the colours stay apart for colour-blind readers: the parts of the
+pool by their lightness alone, so in grey print too (L* 20, 39, 49, 58, 77, 81, 91), strategies by Tol's muted set.
 """
 
 from __future__ import annotations
@@ -14,12 +14,17 @@ from typing import Any
 from kvlab.harness.groups import Row
 
 PARTS = {  # of the pool, in the order in which they are stacked: name, colour; the last two are what is external
-    "token_state": ("token state (stored)", "#0072B2"),
-    "reservation": ("reservation (will be used)", "#56B4E9"),
-    "internal": ("internal (never used)", "#E69F00"),
-    "cached": ("cached (may be used again)", "#009E73"),
-    "rounded": ("external (rounded up)", "#949494"),
-    "free": ("external (free)", "#D6D6D6"),
+    "token_state": ("token state (stored)", "#08306B"),
+    "reservation": ("reservation (will be used)", "#4A96D0"),
+    "internal": ("internal (never used)", "#F2B134"),
+    "cached": ("cached (may be used again)", "#0F6B3A"),
+    "rounded": ("external (rounded up)", "#80736A"),
+    "free": ("external (free)", "#E6E6E6"),
+}
+ADDRESSES = {  # what may lie at an address; the same colours
+    **PARTS,
+    "mapped_unused": ("mapped, unused", "#DDBFD6"),
+    "unbacked": ("no memory there", "#FFFFFF"),
 }
 RARE = ("cached", "rounded")  # not shown where there is none of it
 STRATEGIES = {"contiguous": "#CC6677", "paged": "#332288", "vattention": "#44AA99"}

@@ -30,8 +30,7 @@ def utilization(rows: list[Row], colours: dict[str, str]) -> Figure:
     end = axis_end([line.done for line in lines])
     styles = _line_styles(rows, colours)
     labels = [
-        wrapped(f"{row.short}: done at {_moment(line.done, runs)}", TITLE)
-        for row, line in zip(rows, lines, strict=True)
+        wrapped(f"{row.short}: done at {moment(line.done, runs)}", TITLE) for row, line in zip(rows, lines, strict=True)
     ]
     columns = legend_columns(labels)
     figure = Figure(figsize=(WIDTH, 3.8 + 0.2 * len(rows) / columns))
@@ -41,18 +40,18 @@ def utilization(rows: list[Row], colours: dict[str, str]) -> Figure:
         panels[0].stairs(shares["held"], edges, baseline=None, clip_on=False, **style)
         panels[1].stairs(shares["token_state"], edges, baseline=None, **style)
         if line.done > end:
-            _goes_on(panels[0], end, max(0.12, shares["held"][-1] - 0.12), _moment(line.done, runs))
+            goes_on(panels[0], end, max(0.12, shares["held"][-1] - 0.12), moment(line.done, runs))
     for axes, title in zip(panels, ("held by live sequences", "token state: really stored"), strict=True):
         _share_axis(axes, end)
         axes.set_title(title)
-    panels[1].set_xlabel(_time_label(runs))
+    panels[1].set_xlabel(time_label(runs))
     figure.supylabel(f"share of the pool{_pool(runs)}", size=9)
     handles = [Line2D([], [], label=label, **style) for label, style in zip(labels, styles, strict=True)]
     figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)
     return figure
 
 
-def memory_maps(rows: list[Row]) -> Figure:
+def pool_over_time(rows: list[Row]) -> Figure:
     """A panel for each row on one time axis: how the same bytes were divided, moment by moment."""
     runs = one_seed(rows)
     maps = [over_time(run) for run in runs]
@@ -70,14 +69,12 @@ def memory_maps(rows: list[Row]) -> Figure:
             base = base + shares[part]
         _share_axis(axes, end)
         axes.set_title(title, pad=17)
-        axes.annotate(
-            _facts(row, run, line, runs), (0, 1), (0, 4), xycoords="axes fraction", textcoords="offset points"
-        )
+        axes.annotate(facts(row, run, line, runs), (0, 1), (0, 4), xycoords="axes fraction", textcoords="offset points")
         if line.done > end:
-            _goes_on(axes, end, 0.5, _moment(line.done, runs))
+            goes_on(axes, end, 0.5, moment(line.done, runs))
         if run.steps.get("prefill_tokens", [0])[0] and edges[1] - edges[0] > 0.05 * (end - edges[0]):
             axes.text(edges[0], 0.1, " prompts", va="center", size=8, path_effects=[HALO])
-    panels[-1].set_xlabel(_time_label(runs))
+    panels[-1].set_xlabel(time_label(runs))
     handles = [Patch(color=PARTS[part][1], label=PARTS[part][0]) for part in parts]
     columns = legend_columns([PARTS[part][0] for part in parts])
     figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False, handlelength=1.0)
@@ -102,12 +99,12 @@ def _share_axis(axes: Axes, end: float) -> None:
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
 
 
-def _goes_on(axes: Axes, end: float, height: float, moment: str) -> None:
+def goes_on(axes: Axes, end: float, height: float, moment: str) -> None:
     """Where the axis ends before the run does."""
     axes.text(end, height, f"to {moment} \u2192 ", ha="right", va="center", path_effects=[HALO])
 
 
-def _facts(row: Row, run: Run, line: Series, runs: list[Run]) -> str:
+def facts(row: Row, run: Run, line: Series, runs: list[Run]) -> str:
     """What is a median over the seeds, and what is of the one that is shown."""
     numbers = [
         words.format(spread.median)
@@ -118,15 +115,15 @@ def _facts(row: Row, run: Run, line: Series, runs: list[Run]) -> str:
         if (spread := row.spread(metric))
     ]
     of = f" (medians of {len(row.runs)} seeds)" if len(row.runs) > 1 else ""
-    shown = f"shown: seed {run.seed}, done at {_moment(line.done, runs)}"
+    shown = f"shown: seed {run.seed}, done at {moment(line.done, runs)}"
     return f"{', '.join(numbers)}{of}; {shown}" if numbers else shown
 
 
-def _moment(time: float, runs: list[Run]) -> str:
+def moment(time: float, runs: list[Run]) -> str:
     return f"{time:,.1f} s" if _in_seconds(runs) else f"step {time:,.0f}"
 
 
-def _time_label(runs: list[Run]) -> str:
+def time_label(runs: list[Run]) -> str:
     """Of which clock, and whose run."""
     seeds = {run.seed for run in runs}
     seed = f" (the run of seed {seeds.pop()})" if len(seeds) == 1 else " (runs of different seeds)"

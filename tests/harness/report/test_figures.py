@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from kvlab.harness import figures, look, series, timelines
+from kvlab.harness import figures, look, map_figures, series, timelines
 from kvlab.harness.groups import group
 from kvlab.harness.results import load
 
@@ -48,12 +48,63 @@ def test_a_series_splits_what_is_external_by_what_is_held(write_run):
 
 def test_maps_share_one_time_axis_and_fill_the_pool(sweep):
     table = rows(sweep)
-    figure = timelines.memory_maps(table)
+    figure = timelines.pool_over_time(table)
     assert len({axes.get_xlim() for axes in figure.axes}) == 1
     edges, shares = series.over_time(series.one_seed(table)[0])
     assert len(edges) == len(shares["internal"]) + 1
     assert edges[0] == pytest.approx(0)
     assert sum(shares[part] for part in look.PARTS) == pytest.approx(np.ones(len(edges) - 1))
+
+
+def write_map(path, names, states, pool_bytes=4194304):
+    """Moments at 0.1 s, 0.2 s ... of a pool of as many addresses as a state has."""
+    time_s = np.arange(1, len(states) + 1) / 10
+    state = np.array(states, np.uint8)
+    np.savez(path / "memory_map.npz", time_s=time_s, state=state, names=np.array(names), pool_bytes=pool_bytes)
+
+
+def test_a_memory_map_shows_each_address_from_the_bottom_over_the_time_it_was_so(write_run):
+    path = write_run("p", "paged")
+    write_map(path, ["free", "token_state"], [[1, 0], [1, 1], [0, 0]])
+    (run,) = load(path)[0]
+    colours = list(look.ADDRESSES)
+    picture = map_figures.load_map(run).upto(0.4)
+    assert picture.shape == (2, map_figures.COLUMNS)
+    at = [picture[:, int(x * map_figures.COLUMNS)] for x in (0.1, 0.4, 0.6, 0.9)]  # of 0.4 s
+    stored, free, over = colours.index("token_state"), colours.index("free"), len(colours)
+    assert [moment.tolist() for moment in at] == [[stored, free], [stored, stored], [free, free], [over, over]]
+
+
+def test_memory_maps_share_one_time_axis_and_name_the_states_that_occur(write_run):
+    for name, states in (("contiguous", [[3, 1], [3, 1]]), ("paged", [[3, 2], [2, 2]])):
+        write_map(write_run(name, name), ["unbacked", "internal", "free", "token_state"], states)
+    table = rows(write_run("without", "vattention").parent)
+    figure = map_figures.memory_maps(map_figures.with_map(table))
+    assert [axes.get_title() for axes in figure.axes] == ["contiguous", "paged"]
+    assert len({axes.get_xlim() for axes in figure.axes}) == 1
+    (legend,) = figure.legends
+    named = [look.ADDRESSES[name][0] for name in ("token_state", "internal", "free")]
+    assert [text.get_text() for text in legend.get_texts()] == named
+    assert {"4 MiB", "address in the pool"} <= set(words(figure))
+
+
+def test_a_map_that_is_cut_short_is_left_out(write_run, tmp_path):
+    path = write_run("p")
+    (path / "memory_map.npz").write_bytes(b"PK\x03\x04 half of a file")
+    paths, notes = figures.draw(rows(path), tmp_path / "figures")
+    assert "memory_maps.png" not in [picture.name for picture in paths]
+    assert any("engine.memory_map" in note for note in notes)
+
+
+def test_parts_of_the_pool_differ_in_grey_print_too():
+    def luminance(colour):
+        red, green, blue = matplotlib.colors.to_rgb(colour)
+        return 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
+
+    grey = sorted(116 * luminance(colour) ** (1 / 3) - 16 for _, colour in look.ADDRESSES.values())
+    assert np.diff(grey).min() > 3.5
+    parts = sorted(116 * luminance(colour) ** (1 / 3) - 16 for _, colour in look.PARTS.values())
+    assert np.diff(parts).min() > 8
 
 
 def test_panels_show_runs_of_one_seed(write_run):
@@ -64,7 +115,7 @@ def test_panels_show_runs_of_one_seed(write_run):
             write_run(f"p{seed}", "paged", seed, tokens_per_s=fast)
     table = rows(path.parent)
     assert [run.seed for run in series.one_seed(table)] == [2, 2]
-    assert "seed 2" in timelines.memory_maps(table).axes[-1].get_xlabel()
+    assert "seed 2" in timelines.pool_over_time(table).axes[-1].get_xlabel()
 
 
 def test_a_series_without_its_columns_is_left_out(write_run, sweep):
@@ -106,7 +157,7 @@ def test_one_slow_row_does_not_squeeze_the_others(write_run, sweep):
         csv.writer(file).writerows(steps)
     table = rows(sweep)
     slowest, second = sorted((series.over_time(run).done for run in series.one_seed(table)), reverse=True)[:2]
-    figure = timelines.memory_maps(table)
+    figure = timelines.pool_over_time(table)
     assert figure.axes[0].get_xlim() == pytest.approx((0, 1.2 * second))
     assert any(f"to {slowest:,.1f} s" in text for text in words(figure))
     assert any(f"shown: seed 0, done at {slowest:,.1f} s" in text for text in words(figure))
@@ -118,7 +169,7 @@ def test_one_slow_row_does_not_squeeze_the_others(write_run, sweep):
 def test_a_first_step_of_prompts_is_marked_where_it_is_long(write_run):
     path = write_run("a")
     (run,) = load(path)[0]
-    assert "prompts" not in " ".join(words(timelines.memory_maps(rows(path))))
+    assert "prompts" not in " ".join(words(timelines.pool_over_time(rows(path))))
     lines = list(csv.DictReader((path / "steps.csv").read_text().splitlines()))
     lines[0] |= {"prefill_tokens": "99", "dt_s": "0.3"}
     for line in lines:
@@ -127,7 +178,7 @@ def test_a_first_step_of_prompts_is_marked_where_it_is_long(write_run):
         writer = csv.DictWriter(file, lines[0])
         writer.writeheader()
         writer.writerows(lines)
-    assert " prompts" in words(timelines.memory_maps(rows(path)))
+    assert " prompts" in words(timelines.pool_over_time(rows(path)))
 
 
 def test_bars_say_how_many_seeds_stand_behind_them(write_run, sweep):
@@ -152,7 +203,7 @@ def test_no_word_is_cut_off(write_run, sweep, name):
             figures.waste_bars(table),
             figures.throughput(table, colours),
             timelines.utilization(table, colours),
-            timelines.memory_maps(table),
+            timelines.pool_over_time(table),
         ):
             canvas = FigureCanvasAgg(figure)
             canvas.draw()

@@ -26,7 +26,7 @@ def test_writes_report_table_and_figures(sweep):
     text = path.read_text()
     assert path == sweep / "report.md"
     assert (sweep / "table.csv").read_text().startswith("strategy,n,")
-    for name in ("waste", "throughput", "utilization", "memory_maps"):
+    for name in ("waste", "throughput", "utilization", "pool_over_time"):
         assert f"(figures/{name}.png)" in text
         assert (sweep / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
