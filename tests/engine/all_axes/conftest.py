@@ -82,10 +82,10 @@ class Life:
         return "\n".join([f"{self.name} {self.chosen}", f"{sizes}", f"{settings}", *requests])
 
 
-def draw(seed: int, strategy: str | None = None, families: float = 0.4) -> Life:
+def draw(seed: int, families: float = 0.4) -> Life:
     """The life of this seed. families: the share of lives in which requests may have several sequences."""
     rng = Random(seed)
-    name = strategy or rng.choice(names("strategy"))
+    name = rng.choice(names("strategy"))
     chosen = {axis: rng.choice(names(axis)) for axis in (*AXES, "eviction")}
     max_len = rng.choice((6, 12, 24, 40))
     chunk, budget = rng.choice((1, 3, 8, max_len, max_len)), rng.choice((None, None, 2, 5, 16))
@@ -161,5 +161,5 @@ def work(rng: Random, strategy: Strategy, eos: bool, families: bool) -> list[Req
 
 @pytest.fixture
 def life():
-    """life(seed, strategy=None): one to run."""
+    """life(seed, families=0.4): one to run."""
     return draw

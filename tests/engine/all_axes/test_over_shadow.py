@@ -155,11 +155,23 @@ def live(serve: Callable[..., Engine], shadow, life) -> Engine:
     return engine
 
 
-@pytest.mark.parametrize("tens", range(30))
-def test_every_run_ends_well(serve, shadow, life, tens: int) -> None:
-    for seed in range(10 * tens, 10 * tens + 10):
-        one = life(seed)
+def lives(serve, shadow, life, seeds: range, **how) -> None:
+    for seed in seeds:
+        one = life(seed, **how)
         try:
             live(serve, shadow, one)
         except AssertionError as error:
-            raise AssertionError(f"life({seed}): {one}") from error
+            raise AssertionError(f"life({seed}, **{how}): {one}") from error
+
+
+@pytest.mark.parametrize("tens", range(20))
+def test_every_run_ends_well(serve, shadow, life, tens: int) -> None:
+    lives(serve, shadow, life, range(10 * tens, 10 * tens + 10))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("families", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("hundreds", range(10, 20))
+def test_every_run_of_thousands_ends_well(serve, shadow, life, hundreds: int, families: float) -> None:
+    """families: the share of lives with requests of several sequences."""
+    lives(serve, shadow, life, range(100 * hundreds, 100 * hundreds + 100), families=families)
