@@ -22,11 +22,12 @@ def extend_all_is_the_loop(trial: Trial) -> None:
     limit = trial.strategy.memory.max_len
     asking = [s for s in trial.running.values() if s.issued and s.issued < min(limit, s.limit)]
     trial.rng.shuffle(asking)
-    seqs, lengths = [s.seq for s in asking], [s.issued for s in asking]
-    steps = trial.rng.choice(((1,), (2,), (1, 1, 1, 3)))
-    uptos = [min(s.issued + trial.rng.choice(steps), limit, s.limit) for s in asking]
-    columns = np.array(lengths, np.int64), np.array(uptos, np.int64)
-    _compare(trial, "extend_all", (seqs, *columns), f"of sequences {seqs} with {lengths} to {uptos}")
+    decoding = [s for s in asking if s.issued == s.room]  # as in a step that only decodes
+    for some, steps in ((decoding, (1,)), (asking, trial.rng.choice(((1,), (2,), (1, 1, 1, 3))))):
+        seqs, lengths = [s.seq for s in some], [s.issued for s in some]
+        uptos = [min(s.issued + trial.rng.choice(steps), limit, s.limit) for s in some]
+        columns = np.array(lengths, np.int64), np.array(uptos, np.int64)
+        _compare(trial, "extend_all", (seqs, *columns), f"of sequences {seqs} with {lengths} to {uptos}")
 
 
 def admit_all_is_the_loop(trial: Trial) -> None:
