@@ -163,3 +163,9 @@ def work(rng: Random, strategy: Strategy, eos: bool, families: bool) -> list[Req
 def life():
     """life(seed, families=0.4): one to run."""
     return draw
+
+
+@pytest.fixture
+def choices():
+    """choices(group): what the configuration has of it."""
+    return names

@@ -164,7 +164,7 @@ def lives(serve, shadow, life, seeds: range, **how) -> None:
             raise AssertionError(f"life({seed}, **{how}): {one}") from error
 
 
-@pytest.mark.parametrize("tens", range(20))
+@pytest.mark.parametrize("tens", range(30))
 def test_every_run_ends_well(serve, shadow, life, tens: int) -> None:
     lives(serve, shadow, life, range(10 * tens, 10 * tens + 10))
 
