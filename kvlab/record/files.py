@@ -14,7 +14,7 @@ import numpy as np
 
 from kvlab.engine.columns import Ended
 from kvlab.engine.sequence import Sequence
-from kvlab.record.lines import lines, whole
+from kvlab.record.lines import lines, nanoseconds, whole
 from kvlab.record.series import Block
 from kvlab.record.step import Step
 
@@ -32,11 +32,11 @@ def write_steps(path: Path, rows: Iterable[tuple[float, ...]]) -> None:
 
 
 def write_step_block(path: Path, rows: Block) -> None:
-    """The same from rows in columns, of which some may be means of several steps."""
+    """The same from rows in columns, of which some may be means of several steps; seconds to the nanosecond."""
     seconds, counts = rows[:, :2].T, rows[:, 2:].T  # time_s and dt_s come first
     with path.open("w", newline="") as file:
         csv.writer(file).writerow(("step", *Step._fields))
-        file.write(lines([np.arange(len(rows)), *seconds, *map(whole, counts)]))
+        file.write(lines([np.arange(len(rows)), *map(nanoseconds, seconds), *map(whole, counts)]))
 
 
 def write_requests(path: Path, sequences: list[Sequence]) -> None:
