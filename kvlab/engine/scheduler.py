@@ -120,6 +120,7 @@ class Scheduler:
         self.waiting.insert(place, sequence)
         if not place:
             self.refused_at = -1  # that was somebody else
+        self._awaited_first()
 
     def put_first(self, sequences: list[Sequence]) -> None:
         """At the head of the queue, in this order."""
@@ -168,6 +169,9 @@ class Scheduler:
         if lanes.ids is not None:
             lanes.ids[lane_N, known_N] = token_N
         lanes.known[lane_N] = known_N + 1
+        last_s_N = lanes.last_s[lane_N]
+        self.tally.gaps.add(now - last_s_N[last_s_N >= 0])
+        lanes.last_s[lane_N] = now
         for lane in lane_N[known_N == lanes.prompt[lane_N]].tolist():
             lanes.at(lane).first_token_s = now
         over_N = lanes.known[lane_N] >= lanes.end[lane_N]
@@ -194,9 +198,11 @@ class Scheduler:
             return min(unfinished, 1)
         return min(unfinished, int((lanes.room[lane_B] - known_B).min()) + 1)
 
-    def advance(self, steps: int, tokens: Tokens) -> None:
-        """So many quiet launches are over; tokens(sequences [N], positions [N]) are those that they sampled."""
-        lanes, order = self.lanes, self.lanes.order
+    def advance(self, end_K: NDArray[np.float64], tokens: Tokens) -> None:
+        """Quiet launches are over, at these seconds; tokens(sequences [N], positions [N]) are what they sampled."""
+        lanes, order, steps = self.lanes, self.lanes.order, len(end_K)
+        self.tally.gaps.stretch(lanes.last_s[order], end_K)
+        lanes.last_s[order] = end_K[-1]
         if lanes.ids is not None:
             position_BK = lanes.known[order, None] + np.arange(steps)
             id_BK = np.broadcast_to(lanes.id[order, None], position_BK.shape)
@@ -282,11 +288,15 @@ class Scheduler:
             self.retracted()
 
     def _back_to_queue(self, sequence: Sequence) -> None:
-        """At its head; but siblings of those that run go first, for whom these may be standing still."""
+        """At its head, but for those that are waited for."""
+        self.waiting.appendleft(sequence)
+        self._awaited_first()
+
+    def _awaited_first(self) -> None:
+        """Siblings of those that run go before everybody: those may be standing still for them."""
         awaited = self.siblings.awaited()
         for one in awaited:
             self.waiting.remove(one)
-        self.waiting.appendleft(sequence)
         self.put_first(awaited)
 
     def _hit_on_return(self, lane: int) -> int:

@@ -58,6 +58,15 @@ def test_a_beam_that_is_waited_for_goes_before_whoever_gave_way(memory, serve) -
     assert max(one.preemptions for one in engine.scheduler.tally.ended) < 10
 
 
+def test_a_beam_that_is_waited_for_goes_before_urgent_newcomers(memory, serve) -> None:
+    """The newcomer was left no lane, as all were for the search, whose third beam stood behind it: nobody went on."""
+    search, *others = asks((5, 7), *[(6, 6)] * 9, priority=2)
+    made = [replace(search, beams=3, priority=1)]
+    made += [replace(request, arrival_s=request.id - 0.5) for request in others]
+    engine = serve(Paged(memory(200, max_seqs=3), 1), made, most=1000)
+    assert outcomes(engine) == {index: {"finished"} for index in range(10)}
+
+
 def test_nobody_starts_while_somebody_stands_still(memory, serve) -> None:
     """Newcomers took the room that one who runs had asked for in vain, and none was left for both in the end."""
     strategy, started = Growing(memory(127, max_len=40), "double"), []
