@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from kvlab.harness.curves import latencies, over_rates
 from kvlab.harness.groups import Row, Spread
 from kvlab.harness.look import LABEL, PARTS, RARE, STYLE, WIDTH, legend_columns, mark, row_colours, wrapped
 from kvlab.harness.map_figures import memory_maps, with_map
@@ -41,7 +42,12 @@ def draw(rows: list[Row], directory: Path) -> tuple[list[Path], list[str]]:
                 paths.append(_save(maps, directory / "memory_maps.png", simulated))
             else:
                 notes.append("No memory map: runs keep one with engine.memory_map=480.")
-    return paths, notes
+            if distributions := latencies(shown, colours):
+                paths.append(_save(distributions, directory / "latency.png", simulated))
+        curves, more = over_rates(rows, colours)
+        if curves:
+            paths.append(_save(curves, directory / "rate_latency.png", simulated))
+    return paths, notes + more
 
 
 def waste_bars(rows: list[Row]) -> Figure:

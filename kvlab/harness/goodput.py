@@ -24,6 +24,7 @@ class Served:
     output_N: NDArray[np.float64]  # tokens
     prompt_N: NDArray[np.float64]
     preemptions_N: NDArray[np.float64]
+    branch_N: NDArray[np.float64]  # which of its request's sequences
 
     @property
     def ttft_s(self) -> NDArray[np.float64]:
@@ -59,8 +60,10 @@ def served(directory: Path) -> Served:
         raise UsageError(f"{directory}: no {REQUESTS} there; goodput needs the requests of a finished run")
     with path.open(newline="") as file:
         rows = sorted(csv.DictReader(file), key=lambda row: int(row["id"]))
-    columns = ("arrival_s", "first_token_s", "finish_s", "output_len", "prompt_len", "preemptions")
-    return Served(*(np.array([float(row[column] or "nan") for row in rows]) for column in columns))
+    columns = ("arrival_s", "first_token_s", "finish_s", "output_len", "prompt_len", "preemptions", "branch")
+    return Served(
+        *(np.array([float(row[column] or "nan") if column in row else 0.0 for row in rows]) for column in columns)
+    )
 
 
 def goodput(run: Run) -> Goodput:

@@ -29,6 +29,7 @@ ADDRESSES = {  # what may lie at an address; the same colours
 RARE = ("cached", "rounded")  # not shown where there is none of it
 STRATEGIES = {"contiguous": "#CC6677", "paged": "#332288", "vattention": "#44AA99"}
 OTHERS = ("#DDCC77", "#882255", "#88CCEE", "#117733", "#AA4499", "#999933")
+MARKERS = "os^Dv*XP"  # of lines that may cross, beside their colours
 DARKEST, LIGHTEST = 0.28, 0.66  # lightness of a strategy's first and last tint
 STYLE: dict[Any, Any] = {
     "font.size": 9, "axes.titlesize": 9, "axes.titleweight": "bold", "axes.titlelocation": "left",

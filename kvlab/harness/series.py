@@ -18,7 +18,8 @@ MAX_PANELS = 8  # of one figure over time; more rows than that are unreadable
 def first_setting(rows: list[Row]) -> tuple[list[Row], list[str]]:
     """The rows a figure over time can compare: those that differ only in how memory is managed.
 
-    Of several settings the one with the most rows, the first of them; the notes name what that leaves out.
+    Of several settings the one with the most rows, of those one in which most of them kept requests waiting, and of
+    those the first; the notes name what that leaves out.
     """
     timed = [row for row in rows if any(has_series(run) for run in row.runs)]
     if not timed:
@@ -26,13 +27,17 @@ def first_setting(rows: list[Row]) -> tuple[list[Row], list[str]]:
     settings: dict[str, list[Row]] = {}
     for row in timed:
         settings.setdefault(row.setting, []).append(row)
-    name = max(settings, key=lambda setting: len(settings[setting]))
+    name = max(settings, key=lambda setting: (len(settings[setting]), sum(map(_kept_waiting, settings[setting]))))
     notes = []
     if len(settings) > 1:
         notes.append(f"The figures over time show {name}, one of {len(settings)} settings.")
     if len(settings[name]) > MAX_PANELS:
         notes.append(f"The figures over time show the first {MAX_PANELS} of {len(settings[name])} rows.")
     return settings[name][:MAX_PANELS], notes
+
+
+def _kept_waiting(row: Row) -> bool:
+    return all(run.values.get("saturated_steps") != 0 for run in row.runs)
 
 
 def one_seed(rows: list[Row]) -> list[Run]:

@@ -81,9 +81,10 @@ def sheet(rows: list[Row]) -> Sheet:
     columns = [column for column in COLUMNS if column.metric not in OPTIONAL or _any(rows, column.metric)]
     knobs = list(rows[0].key)
     digests, mixed = digest_cells(rows), len({is_simulated(run) for run in _runs(rows)}) > 1
-    head = [*knobs, *(column.heading for column in columns), "digest", "n"]
+    said = ["digest"] if set(digests) != {HOLE} else []  # a simulated run generates nothing
+    head = [*knobs, *(column.heading for column in columns), *said, "n"]
     body = [
-        [*_knob_cells(row, knobs), *_cells(row, columns, notes, mixed), digest, _n(row)]
+        [*_knob_cells(row, knobs), *_cells(row, columns, notes, mixed), *[digest][: len(said)], _n(row)]
         for row, digest in zip(rows, digests, strict=True)
     ]
     if any(row.runs and not row.timed for row in rows):

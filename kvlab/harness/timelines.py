@@ -28,7 +28,7 @@ def utilization(rows: list[Row], colours: dict[str, str]) -> Figure:
     runs = one_seed(rows)
     lines = [over_time(run) for run in runs]
     end = axis_end([line.done for line in lines])
-    styles = _line_styles(rows, colours)
+    styles = line_styles(rows, colours)
     labels = [
         wrapped(f"{row.short}: done at {moment(line.done, runs)}", TITLE) for row, line in zip(rows, lines, strict=True)
     ]
@@ -82,7 +82,7 @@ def pool_over_time(rows: list[Row]) -> Figure:
     return figure
 
 
-def _line_styles(rows: list[Row], colours: dict[str, str]) -> list[dict[str, Any]]:
+def line_styles(rows: list[Row], colours: dict[str, str]) -> list[dict[str, Any]]:
     """Colour, dashes and width of each row's line."""
     widths = np.linspace(WIDEST, NARROWEST, len(rows)) if len(rows) > 1 else [1.4]
     names = [strategy_of(row) for row in rows]
@@ -120,17 +120,17 @@ def facts(row: Row, run: Run, line: Series, runs: list[Run]) -> str:
 
 
 def moment(time: float, runs: list[Run]) -> str:
-    return f"{time:,.1f} s" if _in_seconds(runs) else f"step {time:,.0f}"
+    return f"{time:,.1f} s" if in_seconds(runs) else f"step {time:,.0f}"
 
 
 def time_label(runs: list[Run]) -> str:
     """Of which clock, and whose run."""
     seeds = {run.seed for run in runs}
     seed = f" (the run of seed {seeds.pop()})" if len(seeds) == 1 else " (runs of different seeds)"
-    return ("seconds" if _in_seconds(runs) else "steps") + seed
+    return ("seconds" if in_seconds(runs) else "steps") + seed
 
 
-def _in_seconds(runs: list[Run]) -> bool:
+def in_seconds(runs: list[Run]) -> bool:
     """Of the wall's clock or a cost model's; the clock that counts steps has none."""
     return not any(run.config.get("engine.clock") == "steps" for run in runs)
 
