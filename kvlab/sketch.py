@@ -25,18 +25,19 @@ class Sketch:
         self.zeros = self.count = 0
         self.total = 0.0
 
-    def add(self, values: NDArray[np.float64]) -> None:
+    def add(self, values: NDArray[np.float64], times: int = 1) -> None:
+        """Each of them so many times."""
         large = values[values > _SMALLEST]
-        self.zeros += len(values) - len(large)
-        self.count += len(values)
-        self.total += float(values.sum())
+        self.zeros += (len(values) - len(large)) * times
+        self.count += len(values) * times
+        self.total += float(values.sum()) * times
         if not len(large):
             return
         bucket_N = np.ceil(np.log(large) / _GROWTH).astype(np.int64)
         least = int(bucket_N.min())
-        times = np.bincount(bucket_N - least)
-        for index in np.flatnonzero(times).tolist():
-            self.buckets[least + index] += int(times[index])
+        counts = np.bincount(bucket_N - least)
+        for index in np.flatnonzero(counts).tolist():
+            self.buckets[least + index] += int(counts[index]) * times
 
     def quantile(self, share: float) -> float | None:
         """The value below which `share` of them lie (nearest rank); None if there were none."""

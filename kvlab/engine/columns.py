@@ -17,7 +17,7 @@ Block = NDArray[np.int64]
 
 COLUMNS = (
     "id", "row", "stored", "known", "prompt", "room", "end", "final", "limit", "found", "reached", "preemptions",
-    "arrival_s", "first_token_s",
+    "arrival_s", "first_token_s", "last_token_s",
 )  # fmt: skip
 AT = {name: index for index, name in enumerate(COLUMNS)}
 NEVER = -1.0  # a first token that has not come
@@ -105,6 +105,7 @@ class Table:
         self.id, self.row, self.stored, self.known, self.prompt, self.room, self.end, self.final = self.cells[:8]
         self.found, self.reached = self.cells[AT["found"]], self.cells[AT["reached"]]
         self.first_token_s = seconds(self.cells, "first_token_s")
+        self.last_token_s = seconds(self.cells, "last_token_s")
         self.asks = np.zeros(size, np.bool_)  # nobody stands still here
         self._lanes = np.arange(size)
 

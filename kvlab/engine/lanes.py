@@ -32,6 +32,7 @@ class Lanes:
         self.expected = np.zeros(max_seqs, np.int64)  # tokens that the forecast said
         self.priority = np.zeros(max_seqs, np.int64)
         self.beams = np.zeros(max_seqs, np.int64)  # width of the search that it belongs to; 0: none
+        self.last_s = np.zeros(max_seqs)  # when its newest token came, in seconds; negative: none has
         self.drafts = np.zeros(max_seqs, np.int64)  # tokens behind the known ones that are guesses, for this step
         self.brood = np.zeros(max_seqs, np.int64)  # other samples whose first token is drawn beside its own
         self.ids = np.zeros((max_seqs, max_len), np.int32) if with_ids else None
@@ -73,6 +74,7 @@ class Lanes:
         # The last token is delivered but never stored: nothing is computed after it.
         self.final[lane] = request.final - 1 if request.final is not None else -1
         self.limit[lane], self.expected[lane], self.priority[lane] = request.limit, expected, request.priority
+        self.last_s[lane] = -1.0 if sequence.last_token_s is None else sequence.last_token_s
         self.beams[lane], self.brood[lane], self.drafts[lane] = request.beams, 0, 0
         if self.ids is not None and request.prompt is not None:
             self.ids[lane, : request.prompt_len] = request.prompt
@@ -84,6 +86,7 @@ class Lanes:
         """Take the sequence off; what it has said so far goes with it."""
         sequence = self.at(lane)
         sequence.known = int(self.known[lane])
+        sequence.last_token_s = float(self.last_s[lane]) if self.last_s[lane] >= 0 else None
         if self.ids is not None:
             sequence.output = self.ids[lane, sequence.request.prompt_len : sequence.known].copy()
         sequence.lane, self.sequence[lane] = -1, None

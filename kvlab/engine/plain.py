@@ -101,6 +101,9 @@ class PlainScheduler:
         lanes.stored[:count] = launch.stop_B
         known_B, samples_B = lanes.known[:count], launch.samples_B
         lanes.first_token_s[:count][samples_B & (known_B == lanes.prompt[:count])] = now
+        last_s_B = lanes.last_token_s[:count]
+        self.tally.gaps.add(now - last_s_B[samples_B & (known_B > lanes.prompt[:count])])
+        last_s_B[samples_B] = now
         known_B += samples_B
         over_B = samples_B & (known_B >= lanes.end[:count])
         self._finish(over_B, now)
@@ -137,9 +140,11 @@ class PlainScheduler:
         count = len(self.lanes)
         return int((self.lanes.end[:count] - self.lanes.known[:count]).min())
 
-    def advance(self, steps: int, now: float) -> None:
-        """So many of these are over, the last one at `now` seconds."""
-        lanes, count = self.lanes, len(self.lanes)
+    def advance(self, end_K: NDArray[np.float64]) -> None:
+        """These are over, at so many seconds."""
+        lanes, count, steps, now = self.lanes, len(self.lanes), len(end_K), float(end_K[-1])
+        self.tally.gaps.stretch(lanes.last_token_s[:count], end_K)
+        lanes.last_token_s[:count] = now
         lanes.stored[:count] += steps
         lanes.known[:count] += steps
         self._finish(lanes.known[:count] >= lanes.end[:count], now)

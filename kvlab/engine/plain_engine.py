@@ -118,7 +118,7 @@ class PlainEngine:
             queued_K += self.came.by_each(begin_K[:steps]) - self.pending.taken
         self.recorder.stretch(scheduler, launch, begin_K[1 : steps + 1], queued_K)
         self.clock.seconds = float(begin_K[steps])
-        scheduler.advance(steps, self.clock.seconds)
+        scheduler.advance(begin_K[1 : steps + 1])
 
     def _before(self, begin_K: NDArray[np.float64]) -> int:
         """Somebody comes before the last of these begins: how many are taken in one go.

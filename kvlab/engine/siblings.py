@@ -197,7 +197,7 @@ class Siblings:
             family = self.lanes.at(lane).family
             assert family is not None
             child = family.make(family.request.prompt_len + 1, np.array([token], np.int32))
-            child.first_token_s = now
+            child.first_token_s = child.last_token_s = now
             self.lanes.brood[lane] = 0
             if child.known >= self.lanes.end[lane] or (self.lanes.final[lane] < 0 and token in self.rules.eos):
                 child.finish_s = now
@@ -229,6 +229,10 @@ class Siblings:
         keep_best(family, [self._hypothesis(one, prompt) for one in ended], self.rules)
         for beam in beams:
             beam.first_token_s = now if beam.first_token_s is None else beam.first_token_s
+        last_s = float(lanes.last_s[beams[0].lane])
+        if last_s >= 0:
+            self.scheduler.tally.gaps.add(np.full(len(going), now - last_s))
+        lanes.last_s[[beam.lane for beam in beams]] = now
         if known + 1 >= int(lanes.end[beams[0].lane]) or is_over(family, going, length, self.rules):
             keep_best(family, [self._hypothesis(one, prompt) for one in going], self.rules)
             self._over(family, beams, now)
@@ -260,6 +264,7 @@ class Siblings:
             first, *others = heirs[beam.id]
             for one in others:
                 child = family.make(int(lanes.known[beam.lane]) + 1, np.append(said, np.int32(one.token)))
+                child.last_token_s = float(lanes.last_s[beam.lane])
                 child.score, child.first_token_s, child.preemptions = one.score, beam.first_token_s, beam.preemptions
                 children.append(child)
             if lanes.ids is not None:

@@ -170,5 +170,5 @@ class SimulatedEngine(Engine[SimulatedExecutor]):
             steps = max(1, int(np.searchsorted(begin_K[:-1], self.pending.next_s)))
         queued_K = self.came.by_each(begin_K[:steps]) - self.pending.taken + len(scheduler.waiting)
         self.recorder.stretch(scheduler, launch, begin_K[1 : steps + 1], queued_K)
-        scheduler.advance(steps, self.executor.tokens)
+        scheduler.advance(begin_K[1 : steps + 1], self.executor.tokens)
         self.clock.seconds = float(begin_K[steps])

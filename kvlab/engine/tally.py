@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvlab.engine.sequence import Sequence
+from kvlab.record.gaps import Gaps
 
 
 @dataclass(slots=True)
@@ -24,6 +25,7 @@ class Tally:
     idle: int = 0  # times a sequence found no room and stood still for a step
     drafted_tokens: int = 0
     accepted_tokens: int = 0  # of them
+    gaps: Gaps = field(default_factory=Gaps)  # between tokens
     num_ended: int = 0  # requests
     ended: list[Sequence] = field(default_factory=list)  # finished, refused, failed; empty where they go elsewhere
 
@@ -37,6 +39,7 @@ class Tally:
             "num_forks": self.forks,
             "num_waits_for_prefix": self.waits_for_prefix,
             "num_idle": self.idle,
+            "itl_s": self.gaps.spread(),
             "drafted_tokens": self.drafted_tokens,
             "accepted_tokens": self.accepted_tokens,
             "prefix_hit_rate": self.hit_tokens / self.input_tokens if self.input_tokens else 0.0,

@@ -227,3 +227,16 @@ def test_prompts_that_begin_alike_are_shared_and_outputs_stay_the_same(make_cach
     assert engine.scheduler.tally.hit_tokens > 30
     assert strategy.counts["evicted"] > 0
     assert any(row.cached for row in engine.recorder.rows)
+
+
+def test_time_that_a_preemption_takes_lies_between_two_tokens(memory, requests, serve) -> None:
+    """The clock counts steps: whoever never gave way gets a token a step, the others have one longer gap each."""
+    engine = serve(Paged(memory(100), 4), requests(8, 60, seed=1))
+    tally = engine.scheduler.tally
+    spread = tally.gaps.spread()
+    outputs = sum(len(one.output) - 1 for one in tally.ended)
+    decoding = sum(one.finish_s - one.first_token_s for one in tally.ended)
+    assert tally.preemptions > 0
+    assert spread["max"] > 1.5
+    assert spread["p50"] == pytest.approx(1.0, rel=0.01)
+    assert spread["mean"] == pytest.approx(decoding / outputs)
