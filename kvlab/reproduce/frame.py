@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -19,11 +19,13 @@ KINDS = ("arithmetic", "bookkeeping", "cost model", "measured here")
 Compose = Callable[[list[str]], dict[str, Any]]  # overrides to a resolved configuration
 
 
-class Lab(NamedTuple):
-    """What a figure is measured with."""
+@dataclass(frozen=True)
+class Lab:
+    """What a figure is measured with. `kept`: runs that several figures read, by their overrides."""
 
     compose: Compose
     seeds: tuple[int, ...] = (0, 1, 2)
+    kept: dict[tuple[str, ...], Any] = field(default_factory=dict)
 
 
 class Found(NamedTuple):

@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from kvlab.reproduce import vattention
+from kvlab.reproduce import sosp23, sosp23_rates, vattention, vattention_runs
 from kvlab.reproduce.frame import Lab, Measure, Outcome, Paper
 
-FIGURES: dict[str, dict[str, tuple[str, Measure]]] = {"vattention": vattention.FIGURES}
-ELSEWHERE = {"article": "kvlab reproduce article"}
+FIGURES: dict[str, dict[str, tuple[str, Measure]]] = {
+    "sosp23": {**sosp23.FIGURES, **sosp23_rates.FIGURES},
+    "vattention": {**vattention.FIGURES, **vattention_runs.FIGURES},
+}
 
 
 class Reproduced(NamedTuple):
