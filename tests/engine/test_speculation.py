@@ -1,4 +1,4 @@
-"""Drafts change when tokens come, never which: what is refused is truncated, and what is left is as if never drafted."""
+"""Drafts change when tokens come, never which: what is refused is truncated, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def tape_of(serve, make_any, memory):
             prompt, output = said[id]
             return output[position - prompt] if position - prompt < len(output) else 0
 
-        return said, lambda ids, positions: np.array([token(*pair) for pair in zip(ids.tolist(), positions.tolist())])
+        def tape(ids, positions):
+            return np.array([token(*pair) for pair in zip(ids.tolist(), positions.tolist(), strict=True)])
+
+        return said, tape
 
     return make
 
