@@ -1,6 +1,7 @@
 """Overrides in, one plain configuration out. With overrides.py the only file that knows Hydra.
 
-Hydra composes and parses; kvlab starts its own processes, so Hydra's launchers and job settings are refused.
+Hydra composes and parses; kvlab starts its own processes. Of Hydra's launchers it takes the settings alone, and what
+else Hydra could be told of jobs is refused.
 Whatever is wrong with an override becomes a UsageError of one line that lists what is allowed.
 """
 
@@ -32,6 +33,7 @@ from yaml import YAMLError
 
 from kvlab.errors import UsageError
 from kvlab.harness import nodes, plugins
+from kvlab.harness.clusters import missing
 from kvlab.harness.overrides import alternatives, class_by_hand, is_value, parse, refuse_several, words
 from kvlab.harness.presets import Preset
 from kvlab.harness.settle import settle
@@ -54,6 +56,7 @@ class Composed:
     run_dir: Path
     sweep_dir: Path
     sweep_params: dict[str, str]  # values for a sweep, from experiment=NAME
+    launcher: dict[str, Any]  # the name under `launcher`, and the settings; empty: this machine
 
     @property
     def strategy(self) -> str:
@@ -187,6 +190,8 @@ class Composer:
     def _explain(self, error: Exception, parsed: list[Override]) -> UsageError:
         if isinstance(error, MissingConfigException) and error.options is not None:
             group, _, name = str(error.missing_cfg_file).rpartition("/")
+            if group == "hydra/launcher":
+                return UsageError(f"{group}={name}: {missing(name)}")
             return UsageError(f"{group}={name}: allowed is {words(self._options(group))}{self._broken(group)}")
         bad = next((o for o in parsed if f"Could not override '{o.key_or_group}'" in str(error)), None)
         return UsageError(self._unknown(bad, parsed) if bad else " ".join(str(error).split()))
@@ -241,7 +246,7 @@ def _composed(tree: DictConfig, names: set[str]) -> Composed:
     own = tree.hydra
     choices = {str(group): choice for group, choice in own.runtime.choices.items()}
     directories = Path(own.run.dir), Path(own.sweep.dir)
-    params = _sweep_params(own)
+    params, launcher = _sweep_params(own), _launcher(own, str(choices["hydra/launcher"]))
     preset = _preset(str(choices["preset"])) if choices.get("preset") else None
     OmegaConf.set_struct(tree, False)
     del tree["hydra"]
@@ -256,7 +261,15 @@ def _composed(tree: DictConfig, names: set[str]) -> Composed:
     config, lacking = settle(config, {str(name): value for name, value in node.items()}, choices, names)
     if preset:
         config |= preset.told(choices, names, lambda setting: OmegaConf.select(tree, setting), lacking)
-    return Composed(config, tracking, lacking, *directories, params)
+    return Composed(config, tracking, lacking, *directories, params, launcher)
+
+
+def _launcher(own: DictConfig, name: str) -> dict[str, Any]:
+    if name == "basic":
+        return {}
+    settings = OmegaConf.to_container(own.launcher, resolve=True, throw_on_missing=True)
+    assert isinstance(settings, dict)
+    return {"launcher": name, **{str(key): value for key, value in settings.items() if key != "_target_"}}
 
 
 def _preset(name: str) -> Preset:

@@ -32,8 +32,7 @@ class Follow:
 
     def event(self, directory: Path, event: dict[str, Any]) -> None:
         if "line" in event:
-            with (directory / rundir.LOG).open("a") as log:
-                print(event["line"], file=log)
+            rundir.log(directory, event["line"])
         if "progress" in event:
             done, total = event["progress"]
             self.shares[directory] = done / total if total else 0.0

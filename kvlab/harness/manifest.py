@@ -142,6 +142,8 @@ def ended_below(directory: Path) -> dict[str, Path]:
 def _place(directory: Path, run: Planned) -> Path:
     """Where the run goes; beside one of the same label that is something else."""
     place = directory / run.label
-    if not place.exists() or rundir.read_json(place / rundir.CONFIG) == rundir.plain(run.config):
+    if not place.exists() or (place.is_dir() and rundir.is_blank(place)):
+        return place
+    if rundir.read_json(place / rundir.CONFIG) == rundir.plain(run.config):
         return place
     return directory / f"{run.label}-{run.key[:8]}"

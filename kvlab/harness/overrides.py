@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 from kvlab.errors import UsageError
 from kvlab.harness.validate import CHECKS
 
-HYDRA_NAMES = ("hydra.run.dir", "hydra.sweep.dir", "hydra.searchpath")
+HYDRA_NAMES = ("hydra.run.dir", "hydra.sweep.dir", "hydra.searchpath", "hydra/launcher", "hydra.launcher.NAME")
 
 
 def parse(parser: OverridesParser, line: str) -> Override:
@@ -23,7 +23,8 @@ def parse(parser: OverridesParser, line: str) -> Override:
     name = str(override.key_or_group)
     if not name:
         raise UsageError(f"{line!r} is not an override; {allowed}")
-    if override.is_hydra_override() and name not in HYDRA_NAMES:
+    known = name in HYDRA_NAMES or name.startswith("hydra.launcher.")
+    if override.is_hydra_override() and not known:
         raise UsageError(f"{name}: allowed of Hydra's own settings is {words(HYDRA_NAMES)}")
     return override
 

@@ -15,7 +15,7 @@ from kvlab.harness.compose import Composed, Composer
 from kvlab.harness.nodes import SHARED
 from kvlab.harness.rundir import fingerprint
 
-NOT_OF_A_RUN = ("hydra.run.dir", "hydra.sweep.dir", "tracking")
+NOT_OF_A_RUN = ("hydra.run.dir", "hydra.sweep.dir", "hydra/launcher", "tracking")
 LONGEST_LABEL = 120  # bytes; a file name may have 255
 
 
@@ -40,6 +40,7 @@ class Plan:
     directory: Path
     tracking: dict[str, Any]
     left_out: list[str]  # by glob(), because it cannot be used: lines that say why
+    launcher: dict[str, Any]  # where it runs; empty: on this machine
 
     @property
     def line(self) -> str:
@@ -64,11 +65,13 @@ def make_plan(overrides: Sequence[str]) -> Plan:
         raise UsageError("pool_blocks: its size depends on block_size, which is swept; give pool_bytes instead")
     merged: dict[str, tuple[tuple[str, ...], Composed]] = {}
     for combination, item in zip(combinations, composed, strict=True):
-        kept = tuple(line for line in combination if _name(line) not in (*item.lacking, *NOT_OF_A_RUN))
+        kept = tuple(line for line in combination if _of_a_run(_name(line)) and _name(line) not in item.lacking)
         merged.setdefault(fingerprint(item.config), (kept, item))
     runs = _label([(kept, item.config) for kept, item in merged.values()], varied)
     first, lacking = composed[0], _lacking(composed, varied)
-    return Plan(order(runs), len(combinations), lacking, first.sweep_dir, first.tracking, composer.left_out)
+    return Plan(
+        order(runs), len(combinations), lacking, first.sweep_dir, first.tracking, composer.left_out, first.launcher
+    )
 
 
 def order(runs: Iterable[Planned]) -> list[Planned]:
@@ -122,6 +125,10 @@ def _lacking(composed: Iterable[Composed], varied: set[str]) -> dict[str, list[s
             if item.strategy not in names:
                 names.append(item.strategy)
     return {knob: sorted(names) for knob, names in found.items() if knob in varied}
+
+
+def _of_a_run(name: str) -> bool:
+    return name not in NOT_OF_A_RUN and not name.startswith("hydra.launcher.")
 
 
 def _name(line: str) -> str:

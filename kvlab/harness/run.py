@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvlab.harness import rundir, validate
+from kvlab.errors import UsageError
+from kvlab.harness import identity, rundir, validate
 from kvlab.harness.summary import summary
 
 if TYPE_CHECKING:
@@ -28,13 +29,18 @@ def run(args: argparse.Namespace) -> int:
     from kvlab.harness.tracking import tracker_for
 
     composed = compose(args.overrides)
+    if composed.launcher:
+        raise UsageError(
+            f"hydra/launcher={composed.launcher['launcher']}: allowed in `kvlab sweep`; a run is done here"
+        )
     directory = composed.run_dir
     tracker = tracker_for(composed.tracking, directory)
     for line in notices(composed, args.overrides):
         print(line, file=sys.stderr)
     code = None
     if _repeated(directory, composed.config):
-        print(f"finished earlier and not repeated: {directory}", file=sys.stderr)
+        other = "" if _by_this_code(directory, composed.config) else ", by other code (another directory runs it again)"
+        print(f"finished earlier and not repeated{other}: {directory}", file=sys.stderr)
     else:
         validate.rehearse([composed.config])
         with rundir.claimed(directory):
@@ -69,6 +75,11 @@ def notices(composed: Composed, overrides: Sequence[str]) -> list[str]:
 def _repeated(directory: Path, config: dict[str, Any]) -> bool:
     """Whether just this run is in the directory, finished."""
     return rundir.read_json(directory / rundir.CONFIG) == rundir.plain(config) and rundir.is_finished(directory)
+
+
+def _by_this_code(directory: Path, config: dict[str, Any]) -> bool:
+    result = rundir.read_result(directory)
+    return result is not None and result.get("code") == identity.code(config)
 
 
 def _launch(directory: Path) -> int:

@@ -75,8 +75,10 @@ def is_finished(directory: Path) -> bool:
 
 
 @contextlib.contextmanager
-def claimed(directory: Path) -> Iterator[None]:
-    """One run in a directory at a time. Raises UsageError if there is another, or it cannot be written."""
+def claimed(directory: Path, wait: bool = False) -> Iterator[None]:
+    """One run in a directory at a time. Raises UsageError if there is another (wait: waits for its end), or it cannot
+    be written.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY)
@@ -84,7 +86,7 @@ def claimed(directory: Path) -> Iterator[None]:
         raise UsageError(f"{directory}: cannot write there: {error.strerror}") from error
     try:
         with unless_unsupported():
-            _lock(directory, descriptor)
+            _lock(directory, descriptor, wait)
         yield
     finally:
         os.close(descriptor)
@@ -100,11 +102,16 @@ def unless_unsupported() -> Iterator[None]:
             raise
 
 
-def _lock(directory: Path, descriptor: int) -> None:
+def _lock(directory: Path, descriptor: int, wait: bool) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError as error:
         raise UsageError(f"{directory}: another run is under way there; choose another directory") from error
+
+
+def is_blank(directory: Path) -> bool:
+    """Whether it is empty, or its preparation was cut short."""
+    return all(path.name == OVERRIDES or path.suffix == ".tmp" for path in directory.iterdir())
 
 
 def prepare(directory: Path, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
@@ -143,6 +150,12 @@ def fail(directory: Path, reason: str, details: str = "") -> None:
     write_result(directory, {**previous, "overrides": overrides, "config": config, "code": identity.code(config)})
 
 
+def log(directory: Path, line: str) -> None:
+    """What a run says to people."""
+    with (directory / LOG).open("a") as file:
+        print(line, file=file)
+
+
 def write_result(directory: Path, result: Mapping[str, Any]) -> None:
     """The result, which says that the run is over: whatever else the run left is on the disk before it."""
     for name in (STEPS, REQUESTS, OUTPUTS, MEMORY_MAP):
@@ -179,8 +192,8 @@ def _sync(path: Path) -> None:
 
 
 def _refuse_foreign(directory: Path, config: Mapping[str, Any]) -> None:
-    if all(path.name == OVERRIDES or path.suffix == ".tmp" for path in directory.iterdir()):
-        return  # empty, or its preparation was cut short
+    if is_blank(directory):
+        return
     there = read_json(directory / CONFIG)
     if not isinstance(there, dict) or not (directory / OVERRIDES).exists():
         raise UsageError(f"{directory}: not empty and not a run's directory; choose another one")

@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("overrides", metavar="NAME=VALUE,VALUE", nargs="*", help="overrides, with one or several values each")
     add("--resume", metavar="DIR", help="take up the sweep in DIR; its own overrides hold unless some are given")
     add("--jobs", metavar="N", type=int, help="runs at once that need no quiet machine (default: as many as fit)")
+    add("--runs-per-job", metavar="N", type=int, default=1, help="with hydra/launcher: runs that one job does in turn")
     add("--time-limit", metavar="TIME", help="end a run that takes longer: 90s, 30m, 2h")
     add("--memory-limit", metavar="SIZE", help="end a run whose process has more resident memory: 4GiB")
     add("--retry-failed", action="store_true", help="do again what failed earlier")
@@ -46,8 +47,9 @@ def run(args: argparse.Namespace) -> int:
     from kvlab.harness.plan import make_plan
     from kvlab.harness.tracking import tracker_for
 
-    if args.jobs is not None and args.jobs < 1:
-        raise UsageError(f"--jobs {args.jobs}: allowed is a whole number, 1 or more")
+    for option, value in (("--jobs", args.jobs), ("--runs-per-job", args.runs_per_job)):
+        if value is not None and value < 1:
+            raise UsageError(f"{option} {value}: allowed is a whole number, 1 or more")
     limits = Limits.of(args.time_limit, args.memory_limit)
     overrides, typed_in = _overrides(args)
     with contextlib.chdir(typed_in):  # names of files in them are relative to it
@@ -94,7 +96,7 @@ def _sweep(manifest: Manifest, plan: Plan, tracker: Tracker, limits: Limits, arg
     for directory in manifest.finished():
         tracker.log(directory)
     try:
-        _launch(manifest, tracker, limits, args.jobs)
+        _launch(manifest, plan, tracker, limits, args)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"interrupted: {_take_up(manifest)}") from None
     except OSError as error:
@@ -127,13 +129,17 @@ def _take_up(manifest: Manifest, option: str = "") -> str:
     return f"{left}; take it up with: kvlab sweep --resume {shlex.quote(str(manifest.directory))}{option}"
 
 
-def _launch(manifest: Manifest, tracker: Tracker, limits: Limits, jobs: int | None) -> None:
+def _launch(manifest: Manifest, plan: Plan, tracker: Tracker, limits: Limits, args: argparse.Namespace) -> None:
+    from kvlab.harness import elsewhere, here
     from kvlab.harness.follow import Follow
-    from kvlab.harness.here import carry_out
     from kvlab.harness.progress import Bar
 
     with Bar("runs", len(manifest.runs)) as bar:
-        carry_out(manifest, Follow(manifest, bar, tracker), limits, jobs)
+        follow = Follow(manifest, bar, tracker)
+        if plan.launcher:
+            elsewhere.carry_out(manifest, follow, limits, plan.launcher, args.jobs, args.runs_per_job)
+        else:
+            here.carry_out(manifest, follow, limits, args.jobs)
 
 
 def _report(directory: Path, aloud: bool) -> int:
