@@ -68,6 +68,13 @@ VERBS = (
         ("kvlab reproduce article",),
     ),
     Verb(
+        "config",
+        "show [NAME=VALUE ...]",
+        "the configuration of a run, every value resolved",
+        "kvlab.harness.config",
+        ("kvlab config show strategy=vattention max_len=2048", "kvlab config show preset=vllm_v1 --json"),
+    ),
+    Verb(
         "strategies",
         "",
         "the strategies that are installed, and what each can do",
@@ -140,10 +147,10 @@ Overrides are NAME=VALUE; a sweep takes several values: a,b,c or range(0,3) or c
                                              kv_dtype, tensor_parallel; docs/simulation.md
   workload.NAME, model.NAME, strategy.NAME   what the chosen one has: workload.num_requests=64 workload.rate=2.5
   engine.max_seqs, engine.chunk, engine.token_budget, engine.max_preemptions, engine.wait_for_prefix, engine.fork,
-    engine.clock, engine.temperature, engine.threads, engine.cuda_graphs
+    engine.clock, engine.temperature, engine.threads, engine.cuda_graphs, engine.memory_map (for a picture)
   slo.ttft_s, slo.tpot_s                     what counts as served well: limits in seconds
   hydra.run.dir=DIR, hydra.sweep.dir=DIR     where results go"""
-WITH_OVERRIDES = ("run", "sweep", "generate")
+WITH_OVERRIDES = ("run", "sweep", "generate", "config")
 
 
 class Parser(argparse.ArgumentParser):
@@ -211,7 +218,9 @@ def _run(verb: Verb, arguments: list[str]) -> int:
     module = import_module(verb.module)
     epilog = "\n".join(("examples:", *(f"  {example}" for example in verb.examples)))
     if verb.name in WITH_OVERRIDES:
-        epilog = f"{OVERRIDES}\n\n{epilog}"
+        from kvlab.harness.group_help import groups_text
+
+        epilog = f"{OVERRIDES}\n\n{groups_text()}\n\n{epilog}"
     parser = Parser(
         prog=f"kvlab {verb.name}",
         description=f"{verb.help[0].upper()}{verb.help[1:]}.",

@@ -55,8 +55,8 @@ def grid(head: list[str], body: list[list[str]], left: set[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """What LaTeX prints as this text; a number and its unit stay together."""
-    plain = "".join(SPECIAL.get(letter, letter) for letter in text)
+    """What LaTeX prints as this text; a number and its unit stay together, ranges have an en dash."""
+    plain = re.sub(r"(?<=\d)-(?=\d)", "--", "".join(SPECIAL.get(letter, letter) for letter in text))
     return re.sub(r"(?<=\d) (?=(?:\\%|[KMG]iB)\b|\\%)", "~", plain)
 
 
