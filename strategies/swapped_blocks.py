@@ -18,6 +18,12 @@ class Twins:
         self.of: dict[int, tuple[int, int]] = {}  # block -> the host's, and how many tokens they have in common
         self.back: dict[int, dict[int, None]] = {}  # the host's -> blocks, newest last
 
+    def __eq__(self, other: object) -> bool:
+        """A refusal leaves them as they were."""
+        return isinstance(other, Twins) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
     def pair(self, block: int, host: int, tokens: int) -> None:
         """They have so many tokens in common; whatever the block had in common with another is of no more use."""
         self.part(block)

@@ -19,6 +19,7 @@ def unknown_ids_are_errors(trial: Trial) -> None:
     strategy, now = trial.strategy, trial.now()
     unknown: list[tuple[str, tuple[Any, ...]]] = [
         ("extend", (NEW, 1, 2)),
+        ("extend", (NEW, 1, strategy.memory.max_len)),  # which there may be no room for
         ("release", (NEW,)),
         ("fork", (NEW, plain(NEW + 1, 1))),
         ("swap_out", (NEW, 1)),
