@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from kvlab.reproduce.frame import Outcome
     from kvlab.reproduce.papers import Reproduced
 
-LINE, MARGIN = 0.17, 0.75  # inches: of a cell, and around a panel
+LINE, MARGIN = 0.17, 0.95  # inches: of a cell, and around a panel
+TITLE = 76  # characters
 PUBLISHED, OURS, SEED = "#B8B8B8", STRATEGIES["paged"], "#DDCC77"
 
 
@@ -48,7 +50,8 @@ def _panel(panel: Axes, outcome: Outcome) -> None:
     panel.set_yticks(places, [f"{line.cell.name}{_mark(line.verdict)}" for line in outcome.lines])
     panel.invert_yaxis()
     simulated = "SIMULATED, " if outcome.kind == "cost model" else ""
-    panel.set_title(f"{outcome.title} ({simulated}{outcome.kind}): {outcome.verdict}")
+    title = f"{outcome.title} ({simulated}{outcome.kind}): {outcome.verdict}"
+    panel.set_title(textwrap.fill(title, TITLE))
     panel.set_xlabel(outcome.lines[0].cell.unit)
 
 

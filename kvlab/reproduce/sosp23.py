@@ -18,10 +18,10 @@ from kvlab.reproduce.serving import Steps
 GIB = 1 << 30
 SYSTEMS = {"Orca (Max)": "orca_max", "Orca (Pow2)": "orca_pow2", "Orca (Oracle)": "orca_oracle", "vLLM": "vllm_v0"}
 TRACES = {"ShareGPT": "sharegpt_sosp23", "Alpaca": "alpaca_sosp23"}
-REQUESTS = {"ShareGPT": 3000, "Alpaca": 20_000}
-RATED = {"ShareGPT": 3000, "Alpaca": 9000}  # requests at that rate
+REQUESTS = {"ShareGPT": 2000, "Alpaca": 6000}
+RATED = {"ShareGPT": 1500, "Alpaca": 4500}  # requests at that rate
 RATE = {"ShareGPT": 2, "Alpaca": 30}  # requests/s, Fig. 13's
-CASES = tuple(f"{kind}_{width}" for kind in ("parallel", "beam") for width in (2, 4, 6))
+CASES = ("parallel_2", "parallel_4", "parallel_6")
 PARTS = {
     "token states": "token_state",
     "reservation": "reservation",

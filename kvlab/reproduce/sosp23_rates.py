@@ -1,7 +1,7 @@
 """The PagedAttention paper's figures on a clock: sustained rates, block sizes and swapping, as ratios.
 
-SIMULATED: OPT-13B on an A100 of 40 GB, in the paper's pool. Arrivals are Poisson, over five minutes of ShareGPT and
-one of Alpaca, whose requests are six times shorter; the paper's traces take an hour.
+SIMULATED: OPT-13B on an A100 of 40 GB, in the paper's pool. Arrivals are Poisson, over 200 s of ShareGPT
+and 40 s of Alpaca, whose requests are six times shorter; the paper's traces take an hour.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from kvlab.reproduce import rates
 from kvlab.reproduce.frame import Found, Lab, Measure
 from kvlab.reproduce.sosp23 import SYSTEMS, TRACES, Load
 
-TRACE_S = {"ShareGPT": 300.0, "Alpaca": 60.0}  # seconds of arrivals
+TRACE_S = {"ShareGPT": 200.0, "Alpaca": 40.0}  # seconds of arrivals
 LARGE_BLOCKS = (32, 64, 128, 256)
 LATENCY_AT_16 = {"ShareGPT": 0.085, "Alpaca": 0.594}  # s/token in Fig. 18b: says at which load, and is not compared
 SWAP_AT_16 = 0.073  # s/token, recomputing, in Fig. 19b: the same
@@ -43,7 +43,7 @@ def fig18b(lab: Lab) -> dict[str, Found]:
         how = f"{_arrivals(trace)}, at the rate where blocks of 16 have {base} s/token ({_mean(at):.2f}/s)"
         for size in LARGE_BLOCKS:
             values = [
-                rates.latency(lab, served("vLLM", trace, seed, size), rate, TRACE_S[trace]) / base
+                _latency(lab, trace, served("vLLM", trace, seed, size), rate) / base
                 for seed, rate in zip(lab.seeds, at, strict=True)
             ]
             found[f"{trace}: {size}"] = Found(values, how)
@@ -53,19 +53,23 @@ def fig18b(lab: Lab) -> dict[str, Found]:
 def fig19b(lab: Lab) -> dict[str, Found]:
     trace = "ShareGPT"
     at = [sustained(lab, trace, served("vLLM", trace, seed), SWAP_AT_16) for seed in lab.seeds]
-    how = f"{_arrivals(trace)}, ShareGPT, at the rate where blocks of 16 have {SWAP_AT_16} s/token ({_mean(at):.2f}/s)"
+    how = f"{_arrivals(trace)}, at the rate where blocks of 16 have {SWAP_AT_16} s/token ({_mean(at):.2f}/s)"
     found: dict[str, Found] = {}
     for size in (8, 16, *LARGE_BLOCKS):
         ratios = []
         for seed, rate in zip(lab.seeds, at, strict=True):
             run = served("vLLM", trace, seed, size)
-            ratios.append(rates.latency(lab, [*run, "preemption=swap", HOST], rate) / rates.latency(lab, run, rate))
+            ratios.append(_latency(lab, trace, [*run, "preemption=swap", HOST], rate) / _latency(lab, trace, run, rate))
         found[str(size)] = Found(ratios, how)
     return found
 
 
 def sustained(lab: Lab, trace: str, overrides: list[str], allowed: float = rates.ALLOWED) -> float:
-    return rates.sustained(lab, overrides, allowed, TRACE_S[trace])
+    return rates.sustained(lab, overrides, TRACE_S[trace], allowed)
+
+
+def _latency(lab: Lab, trace: str, overrides: list[str], rate: float) -> float:
+    return rates.latency(lab, overrides, rate, TRACE_S[trace])
 
 
 def _arrivals(trace: str) -> str:

@@ -126,7 +126,7 @@ def _per_s(lab: Lab, model: str, strategy: list[str], seed: int) -> float:
 
 
 def fig10(lab: Lab) -> dict[str, Found]:
-    how = "median over 512 requests, prompts of 22K to 45K, mean 29K; outputs of 6 to 3,250, mean 348 (SIMULATED)"
+    how = "median over 200 requests, prompts of 22K to 45K, mean 29K; outputs of 6 to 3,250, mean 348 (SIMULATED)"
     found: dict[str, Found] = {}
     for model, rates in RATES.items():
         for rate in rates:
@@ -165,7 +165,7 @@ def offline_lengths(seed: int, count: int = OFFLINE) -> list[tuple[int, int]]:
     return pairs
 
 
-def online_lengths(seed: int, count: int = 512) -> list[tuple[int, int]]:
+def online_lengths(seed: int, count: int = 200) -> list[tuple[int, int]]:
     """Prompts beta from 22K to 45K, mean 29K; outputs lognormal, with means of 348 and of 1/225 for their inverse."""
     rng, pairs = Random(f"online {seed}"), []
     sigma = log(348 / 225) ** 0.5
@@ -180,7 +180,7 @@ def online_lengths(seed: int, count: int = 512) -> list[tuple[int, int]]:
 
 
 def fig15(lab: Lab) -> dict[str, Found]:
-    how = "1,000 requests of workload=sharegpt, all there at the start; most sequences at once"
+    how = "400 requests of workload=sharegpt, all there at the start; most sequences at once"
     found: dict[str, Found] = {}
     for model in MODELS:
         most = {page: [_most(lab, model, size, seed) for seed in lab.seeds] for page, size in PAGES.items()}
@@ -191,7 +191,7 @@ def fig15(lab: Lab) -> dict[str, Found]:
 
 
 def _most(lab: Lab, model: str, page: int, seed: int) -> float:
-    load = ["workload=sharegpt", "workload.num_requests=1000", f"seed={seed}"]
+    load = ["workload=sharegpt", "workload.num_requests=400", f"seed={seed}"]
     pages = ["strategy=vattention_ahead", f"page_group_bytes={page}"]
     return float(serving.metrics(lab, [*machine(model, 8 * K, 1024), *pages, *load])["max_batch_size.whole"])
 
