@@ -30,6 +30,10 @@ class Arrivals:
         """When the next one arrives."""
         return inf if self._head is None else self._head.arrival_s
 
+    @property
+    def next_priority(self) -> int:
+        return 0 if self._head is None else self._head.priority
+
     def take(self) -> Request:
         head, self._head = self._head, next(self._rest, None)
         assert head is not None

@@ -349,14 +349,14 @@ class Scheduler:
 
     def _ask(self, sequence: Sequence) -> Grant | None:
         arrival = self.arrival(sequence)
-        usage = self.metered.usage()
-        terms = self.admission.terms(arrival, self.running(), usage)
+        usage, kin = self.metered.usage(), self.siblings.only_kin(sequence)
+        terms = (arrival.length, 0) if kin else self.admission.terms(arrival, self.running(), usage)
         if terms is None:
             return None
         if not sequence.swapped:
             return self.metered.admit(arrival, *terms)
         spare = (usage.free + usage.cached) // self.strategy.memory.token_bytes
-        if len(self.lanes) and spare <= arrival.length + terms[1]:
+        if len(self.lanes) and not kin and spare <= arrival.length + terms[1]:
             return None  # it would be in the way, or could not go on
         return self.metered.swap_in(arrival)
 

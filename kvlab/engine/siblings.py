@@ -63,6 +63,13 @@ class Siblings:
             return len(lanes) == 1
         return all(lanes.at(lane).family is family for lane in lanes.order.tolist())
 
+    def only_kin(self, sequence: Sequence) -> bool:
+        """Whether nobody runs but beams of its search, which stand still for it: nothing is to be left to others."""
+        lanes, family = self.lanes, sequence.family
+        if family is None or not family.request.beams or not len(lanes):
+            return False
+        return all(lanes.at(lane).family is family for lane in lanes.order.tolist())
+
     def together(self, sequence: Sequence) -> list[Sequence]:
         """Those on the device that leave with it, the newest first: a search cannot go on without one of its beams."""
         family = sequence.family

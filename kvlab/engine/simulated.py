@@ -147,6 +147,7 @@ class SimulatedEngine(Engine[SimulatedExecutor]):
         window: int = 1024,
     ) -> None:
         super().__init__(requests, scheduler, executor, executor.clock, recorder, progress)
+        self.ranked = False  # requests differ in priority
         self.came, self.window = (
             Came(times),
             max(window, scheduler.strategy.memory.max_seqs),
@@ -166,7 +167,8 @@ class SimulatedEngine(Engine[SimulatedExecutor]):
             return
         scheduler = self.scheduler
         begin_K = self.executor.decode(scheduler.take_moves(), launch, steps)
-        if steps > 1 and not scheduler.waiting:
+        self.ranked = self.ranked or self.pending.next_priority != 0
+        if steps > 1 and (self.ranked or not scheduler.waiting):  # whoever is urgent goes before those that wait
             steps = max(1, int(np.searchsorted(begin_K[:-1], self.pending.next_s)))
         queued_K = self.came.by_each(begin_K[:steps]) - self.pending.taken + len(scheduler.waiting)
         self.recorder.stretch(scheduler, launch, begin_K[1 : steps + 1], queued_K)
