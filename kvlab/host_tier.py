@@ -27,6 +27,9 @@ class HostTier:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __repr__(self) -> str:
+        return f"HostTier({vars(self)})"
+
     @property
     def free(self) -> int:
         return self.blocks - len(self.users)

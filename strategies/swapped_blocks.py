@@ -24,6 +24,9 @@ class Twins:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __repr__(self) -> str:
+        return f"Twins({vars(self)})"
+
     def pair(self, block: int, host: int, tokens: int) -> None:
         """They have so many tokens in common; whatever the block had in common with another is of no more use."""
         self.part(block)

@@ -19,7 +19,6 @@ def unknown_ids_are_errors(trial: Trial) -> None:
     strategy, now = trial.strategy, trial.now()
     unknown: list[tuple[str, tuple[Any, ...]]] = [
         ("extend", (NEW, 1, 2)),
-        ("extend", (NEW, 1, strategy.memory.max_len)),  # which there may be no room for
         ("release", (NEW,)),
         ("fork", (NEW, plain(NEW + 1, 1))),
         ("swap_out", (NEW, 1)),
@@ -32,6 +31,7 @@ def unknown_ids_are_errors(trial: Trial) -> None:
         unknown.append(("wrote", (NEW, 1, read_only([1]))))
     for name, args in unknown:
         must_be_key_error(now, name, args, "an unknown sequence")
+    must_be_key_error(crowded(trial), "extend", (NEW, 1, strategy.memory.max_len), "an unknown sequence")
     if trial.swapped:
         seq = trial.rng.choice(list(trial.swapped))
         copied = now.copy()
@@ -47,6 +47,15 @@ def unknown_ids_are_errors(trial: Trial) -> None:
     copied = now.copy()
     copied.release(seq)
     must_be_key_error(Snapshot(copied), "release", (seq,), f"sequence {seq} a second time")
+
+
+def crowded(trial: Trial) -> Snapshot:
+    """The strategy with as long a guest as it takes: whoever asks now would be refused, if he were known."""
+    copied, memory = trial.now().copy(), trial.strategy.memory
+    most = min(copied.usage().largest, memory.max_len)
+    if most > 1 and len(trial.running) < memory.max_seqs:
+        copied.admit(plain(NEW + 1, most), most)
+    return Snapshot(copied)
 
 
 def must_be_key_error(now: Snapshot, name: str, args: tuple[Any, ...], whom: str) -> None:

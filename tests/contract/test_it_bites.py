@@ -35,6 +35,10 @@ def planted(monkeypatch):
 
     def load(name: str, edits: list[list[str]]):
         pairs = list(edits)
+        sources = [(ROOT / "strategies" / f"{file}.py").read_text() for file in FILES[name]]
+        found = [sum(source.count(old) for source in sources) for old, _ in edits]
+        # In two places it would be an edit of whichever file comes first, and another fault than its name says.
+        assert all(times == 1 for times in found), f"to be found once: {edits}, found {found} times"
         for file in FILES[name]:
             path = ROOT / "strategies" / f"{file}.py"
             source = path.read_text()
