@@ -64,10 +64,9 @@ def _papers(args: argparse.Namespace) -> int:
     only = _figures(args.only, [figure for name in names for figure in papers.FIGURES[name]])
     with Composer() as composer:
         lab = Lab(lambda overrides: composer.compose(overrides).config, seeds)
-        done = [papers.reproduce(name, lab, only, _say) for name in names]
-    text = (
-        "\n".join(pages.markdown(one, _command(args), seeds) for one in done) if len(done) == 1 else pages.board(done)
-    )
+        chosen = {name: [figure for figure in papers.FIGURES[name] if not only or figure in only] for name in names}
+        done = [papers.reproduce(name, lab, figures, _say) for name, figures in chosen.items() if figures]
+    text = pages.board(done) + "\n" if args.name == "all" else pages.markdown(done[0], _command(args), seeds)
     if args.out:
         _write(args.out, text, done)
     records = [outcome_line.record() for one in done for outcome in one.outcomes for outcome_line in outcome.lines]

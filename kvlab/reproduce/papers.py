@@ -20,12 +20,10 @@ class Reproduced(NamedTuple):
     outcomes: list[Outcome]
 
 
-def reproduce(
-    name: str, lab: Lab, only: Collection[str] = (), say: Callable[[str], None] = lambda _: None
-) -> Reproduced:
-    """Measure the figures named, or all. A name that is not in FIGURES[name] raises KeyError."""
+def reproduce(name: str, lab: Lab, figures: Collection[str], say: Callable[[str], None]) -> Reproduced:
+    """Measure the figures named. A name that is not in FIGURES[name] raises KeyError."""
     paper, outcomes = Paper.load(name), []
-    for figure in only or FIGURES[name]:
+    for figure in figures:
         kind, measure = FIGURES[name][figure]
         begin = time.monotonic()
         found = measure(lab)

@@ -91,6 +91,15 @@ def test_a_token_of_another_size_is_found_out(monkeypatch, capsys):
     assert "not known why: table8" in capsys.readouterr().err
 
 
+def test_all_is_the_scoreboard_of_every_paper_that_has_the_figures(capsys):
+    assert call("all", "--only", "table1,table9") == 0
+    printed = capsys.readouterr().out
+    assert "| sosp23     |     1 of 1 |" in printed
+    assert "- vattention: reproduced: table9" in printed
+    assert call("all", "--only", "table9") == 0
+    assert "sosp23" not in capsys.readouterr().out
+
+
 def test_what_cannot_be_asked_for_is_refused():
     with pytest.raises(UsageError, match="allowed is article, sosp23, vattention, all"):
         call("orca")
