@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogFormatter, PercentFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 from numpy.typing import NDArray
 
 from kvlab.errors import UsageError
@@ -97,9 +97,11 @@ def _curve(axes: Axes, line: list[Row], metric: str, colour: str, marker: str) -
 
 
 def _plain_ticks(axis: Axis) -> None:
-    """Numbers in full on a logarithmic axis, where there is room for them."""
+    """Numbers in full on a logarithmic axis: at every power of ten, with 2 and 5 between them where they are few."""
+    low, high = sorted(axis.get_view_interval())
+    axis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0)))
     axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.7)))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _without_rate(row: Row) -> Row:

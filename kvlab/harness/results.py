@@ -41,10 +41,7 @@ class Run:
         path = self.path / STEPS
         if not path.exists():
             return {}
-        with path.open(newline="") as file:
-            header, *lines = list(csv.reader(file)) or [[]]
-        whole = [numbers for line in lines if len(numbers := _numbers(line)) == len(header)]
-        return {name: [numbers[i] for numbers in whole] for i, name in enumerate(header)}
+        return _columns_at_once(path) or _columns(path)
 
 
 def load(*directories: Path) -> tuple[list[Run], list[str]]:
@@ -118,6 +115,26 @@ def flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def _columns_at_once(path: Path) -> dict[str, list[float]]:
+    """Nothing where a line is not whole or a cell is empty."""
+    import numpy as np
+
+    with path.open() as file:
+        header, lines = file.readline().rstrip("\n").split(","), file.readlines()
+        try:
+            table = np.loadtxt(lines, delimiter=",", ndmin=2) if lines else np.empty((0, 0))
+        except ValueError:
+            return {}
+    return dict(zip(header, table.T.tolist(), strict=True)) if table.shape[1:] == (len(header),) else {}
+
+
+def _columns(path: Path) -> dict[str, list[float]]:
+    with path.open(newline="") as file:
+        header, *lines = list(csv.reader(file)) or [[]]
+    whole = [numbers for line in lines if len(numbers := _numbers(line)) == len(header)]
+    return {name: [numbers[i] for numbers in whole] for i, name in enumerate(header)}
 
 
 def _numbers(line: list[str]) -> list[float]:

@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import PercentFormatter
+from numpy.typing import NDArray
 
 from kvlab.engine.capacity import size_text
 from kvlab.harness.groups import Row
@@ -37,8 +38,8 @@ def utilization(rows: list[Row], colours: dict[str, str]) -> Figure:
     panels = figure.subplots(2, 1, sharex=True)
     for line, style in zip(lines, styles, strict=True):
         edges, shares = until(line, end)
-        panels[0].stairs(shares["held"], edges, baseline=None, clip_on=False, **style)
-        panels[1].stairs(shares["token_state"], edges, baseline=None, **style)
+        panels[0].plot(edges, _at_edges(shares["held"]), clip_on=False, drawstyle="steps-post", **style)
+        panels[1].plot(edges, _at_edges(shares["token_state"]), drawstyle="steps-post", **style)
         if line.done > end:
             goes_on(panels[0], end, max(0.12, shares["held"][-1] - 0.12), moment(line.done, runs))
     for axes, title in zip(panels, ("held by live sequences", "token state: really stored"), strict=True):
@@ -65,8 +66,9 @@ def pool_over_time(rows: list[Row]) -> Figure:
         edges, shares = until(line, end)
         base = np.zeros(len(edges) - 1)
         for part in parts:
-            axes.stairs(base + shares[part], edges, baseline=base, fill=True, color=PARTS[part][1], linewidth=0)
-            base = base + shares[part]
+            top = base + shares[part]
+            axes.fill_between(edges, _at_edges(base), _at_edges(top), step="post", color=PARTS[part][1], linewidth=0)
+            base = top
         _share_axis(axes, end)
         axes.set_title(title, pad=17)
         axes.annotate(facts(row, run, line, runs), (0, 1), (0, 4), xycoords="axes fraction", textcoords="offset points")
@@ -80,6 +82,11 @@ def pool_over_time(rows: list[Row]) -> Figure:
     figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False, handlelength=1.0)
     figure.supylabel(f"share of the pool{_pool(runs)}", size=9)
     return figure
+
+
+def _at_edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of steps, at the edge where each begins and at the last one's end; stairs() takes a second for each 10,000."""
+    return np.append(values, values[-1])
 
 
 def line_styles(rows: list[Row], colours: dict[str, str]) -> list[dict[str, Any]]:
