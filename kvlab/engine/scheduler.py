@@ -466,11 +466,12 @@ class Scheduler:
         """Off the device; to the host where `swap` asks for it and the host has room."""
         self.tell(lane)
         stored = int(self.lanes.stored[lane])
-        out = swap and stored > 0 and self.metered.swap_out(int(self.lanes.id[lane]), stored)
+        kept = min(stored, int(self.lanes.known[lane]) - 1)  # a beam computes its newest token again
+        out = swap and kept > 0 and self.metered.swap_out(int(self.lanes.id[lane]), kept)
         sequence = self.lanes.remove(lane)
         if out:
-            sequence.swapped = stored
-            self.tally.swapped_out_tokens += stored
+            sequence.swapped = kept
+            self.tally.swapped_out_tokens += kept
         else:
             self.tally.swaps_refused += swap
             self.metered.release(sequence.id)

@@ -9,6 +9,7 @@ import pytest
 
 from kvlab.engine.axes import FullPrompt, Never, ReserveMaxTokens, Swap
 from kvlab.request import Request
+from kvlab.strategies.contiguous import Contiguous
 from kvlab.strategies.growing import Growing
 from kvlab.strategies.paged import Paged
 from kvlab.strategies.prefix import Prefix
@@ -65,6 +66,15 @@ def test_a_beam_that_is_waited_for_goes_before_urgent_newcomers(memory, serve) -
     made += [replace(request, arrival_s=request.id - 0.5) for request in others]
     engine = serve(Paged(memory(200, max_seqs=3), 1), made, most=1000)
     assert outcomes(engine) == {index: {"finished"} for index in range(10)}
+
+
+def test_beams_that_were_swapped_have_candidates_again(memory, serve) -> None:
+    """They came back with all their tokens in place, so nothing was computed, and the search stood still for ever."""
+    strategy = Contiguous(replace(memory(168, max_len=40, max_seqs=8, chunk=1), host_bytes=1000 * 48))
+    made = asks((1, 2), (13, 6), (13, 13), (4, 5), (5, 5), (3, 4), beams=2)
+    engine = serve(strategy, made, preemption=Swap(), fork=False, token_budget=4, most=5000)
+    assert engine.scheduler.tally.swapped_out_tokens
+    assert outcomes(engine) == {index: {"finished"} for index in range(6)}
 
 
 def test_nobody_starts_while_somebody_stands_still(memory, serve) -> None:
