@@ -206,7 +206,7 @@ class Composer:
         name = str(bad.key_or_group)
         parent, _, last = name.rpartition(".")
         chosen = [str(o.input_line) for o in parsed if not o.is_delete() and self._options(str(o.key_or_group))]
-        tree = hydra.compose("config", chosen)
+        tree = hydra.compose("config", chosen, return_hydra_config=name.startswith("hydra."))
         node = OmegaConf.select(tree, parent, default=None) if parent else tree
         if not isinstance(node, DictConfig):
             return f"{name}: no such name; {parent} has no parts"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -97,8 +98,7 @@ def test_a_run_that_another_job_is_at_is_not_prepared_again(queue: Queue, capfd:
 
 
 def test_launchers_are_settings_of_a_sweep_and_not_of_its_runs() -> None:
-    if not find_spec("hydra_plugins") or not find_spec("hydra_plugins.hydra_submitit_launcher"):
-        pytest.skip("needs kvlab[slurm]")
+    need("submitit_slurm")
     plan = make_plan(["hydra/launcher=submitit_slurm", "hydra.launcher.partition=gpu", "seed=1,2"])
     assert (plan.launcher["launcher"], plan.launcher["partition"]) == ("submitit_slurm", "gpu")
     assert {line for run in plan.runs for line in run.overrides} == {"seed=1", "seed=2"}
@@ -142,15 +142,35 @@ def without_times(value: Any) -> Any:
     return {key: without_times(item) for key, item in value.items() if not key.endswith(measured)}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["submitit_local", "ray"])
-def test_a_cluster_gives_what_this_machine_gives(launcher: str) -> None:
+def need(launcher: str) -> None:
+    """Skips where the extra that brings it is not installed."""
     extra = clusters.EXTRAS[launcher]
     plugin = {"slurm": "hydra_submitit_launcher", "ray": "hydra_ray_launcher"}[extra]
     if not find_spec("hydra_plugins") or not find_spec(f"hydra_plugins.{plugin}"):
         pytest.skip(f"needs kvlab[{extra}]")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["submitit_local", "ray"])
+def test_a_cluster_gives_what_this_machine_gives(launcher: str) -> None:
+    need(launcher)
     for name, grid in (("simulated", SIMULATED), ("real", REAL)):
         here = sweep(f"here-{name}", *grid)
         there = sweep(f"there-{name}", *grid, f"hydra/launcher={launcher}", "--runs-per-job", "2")
         assert len(here) == (4 if grid is SIMULATED else 1)
         assert there == here
+
+
+@pytest.mark.slow
+def test_slurm_is_given_an_array_with_what_was_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Slurm's commands are stand-ins that run the tasks here; what submitit writes for them is the real thing."""
+    need("submitit_slurm")
+    monkeypatch.setenv("PATH", f"{Path(__file__).with_name('slurm')}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SLURM", str(tmp_path))
+    asked = ("hydra.launcher.partition=gpu", "hydra.launcher.mem_gb=8", "hydra.launcher.array_parallelism=3")
+    exclusive = "+hydra.launcher.additional_parameters.exclusive=true"
+    there = sweep("there", *SIMULATED, "hydra/launcher=submitit_slurm", *asked, exclusive)
+    script = Path("script").read_text()
+    for line in ("--array=0-3%3", "--partition=gpu", "--mem=8GB", "--exclusive", "--job-name=kvlab"):
+        assert f"#SBATCH {line}\n" in script
+    assert there == sweep("here", *SIMULATED)
