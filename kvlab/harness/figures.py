@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
@@ -14,40 +15,51 @@ from matplotlib.ticker import PercentFormatter
 
 from kvlab.harness.curves import latencies, over_rates
 from kvlab.harness.groups import Row, Spread
-from kvlab.harness.look import LABEL, PARTS, RARE, STYLE, WIDTH, legend_columns, mark, row_colours, wrapped
+from kvlab.harness.look import DARK, LABEL, PARTS, RARE, STYLE, WIDTH, legend_columns, mark, row_colours, wrapped
 from kvlab.harness.map_figures import memory_maps, with_map
 from kvlab.harness.results import Run
 from kvlab.harness.series import first_setting
 from kvlab.harness.timelines import pool_over_time, utilization
 
 
-def draw(rows: list[Row], directory: Path) -> tuple[list[Path], list[str]]:
-    """Every figure the rows allow, as PNG files in `directory`, and a line on each thing left out."""
+def draw(rows: list[Row], directory: Path, pdf: bool = False) -> tuple[list[Path], list[str]]:
+    """Every figure the rows allow, as PNG files in `directory` (and as PDF), and a line on each thing left out."""
     rows = [row for row in rows if row.runs]
     if not rows:
         return [], ["No figure: no run finished."]
     directory.mkdir(parents=True, exist_ok=True)
-    colours, paths = row_colours(rows), []
+    paths, notes = list[Path](), list[str]()
     simulated = any(run.values.get("simulated") for row in rows for run in row.runs)
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # a name in another script is drawn as boxes
-        paths.append(_save(waste_bars(rows), directory / "waste.png", simulated))
-        paths.append(_save(throughput(rows, colours), directory / "throughput.png", simulated))
-        shown, notes = first_setting(rows)
-        if shown:
-            paths.append(_save(utilization(shown, colours), directory / "utilization.png", simulated))
-            paths.append(_save(pool_over_time(shown), directory / "pool_over_time.png", simulated))
-            mapped = with_map(shown)
-            if mapped and (maps := memory_maps(mapped)):
-                paths.append(_save(maps, directory / "memory_maps.png", simulated))
-            else:
-                notes.append("No memory map: runs keep one with engine.memory_map=480.")
-            if distributions := latencies(shown, colours):
-                paths.append(_save(distributions, directory / "latency.png", simulated))
-        curves, more = over_rates(rows, colours)
-        if curves:
-            paths.append(_save(curves, directory / "rate_latency.png", simulated))
-    return paths, notes + more
+        for name, figure in _figures(rows, notes):
+            paths.append(_save(figure, directory / f"{name}.png", simulated))
+            if pdf:
+                figure.savefig(directory / f"{name}.pdf", metadata={"CreationDate": None})
+    return paths, notes
+
+
+def _figures(rows: list[Row], notes: list[str]) -> Iterator[tuple[str, Figure]]:
+    """Those that the rows allow, by name; `notes` takes a line on each thing left out."""
+    colours = row_colours(rows)
+    yield "waste", waste_bars(rows)
+    yield "throughput", throughput(rows, colours)
+    shown, left_out = first_setting(rows)
+    notes += left_out
+    if shown:
+        yield "utilization", utilization(shown, colours)
+        yield "pool_over_time", pool_over_time(shown)
+        mapped = with_map(shown)
+        if mapped and (maps := memory_maps(mapped)):
+            yield "memory_maps", maps
+        else:
+            notes.append("No memory map: runs keep one with engine.memory_map=480.")
+        if distributions := latencies(shown, colours):
+            yield "latency", distributions
+    curves, left_out = over_rates(rows, colours)
+    notes += left_out
+    if curves:
+        yield "rate_latency", curves
 
 
 def waste_bars(rows: list[Row]) -> Figure:
@@ -62,7 +74,7 @@ def waste_bars(rows: list[Row]) -> Figure:
         axes.barh(places, percents[part], left=left, color=colour, label=name, height=0.7, edgecolor="white")
         for place, start, share in zip(places, left.tolist(), percents[part].tolist(), strict=True):
             if share >= 4:
-                ink = "white" if part in ("token_state", "cached") else "#222222"
+                ink = "white" if part in DARK else "#222222"
                 axes.text(start + share / 2, place, f"{share:.1f}", ha="center", va="center", color=ink, size=8)
         left = left + percents[part]
     axes.set_xlim(0, 100)

@@ -26,6 +26,7 @@ ADDRESSES = {  # what may lie at an address; the same colours
     "mapped_unused": ("mapped, unused", "#DDBFD6"),
     "unbacked": ("no memory there", "#FFFFFF"),
 }
+DARK = ("token_state", "cached", "rounded")  # parts on which words are white
 RARE = ("cached", "rounded")  # not shown where there is none of it
 STRATEGIES = {"contiguous": "#CC6677", "paged": "#332288", "vattention": "#44AA99"}
 OTHERS = ("#DDCC77", "#882255", "#88CCEE", "#117733", "#AA4499", "#999933")

@@ -62,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--interval", action="store_true", help="its cells show the bootstrap interval in place of least-most")
     add("--against", metavar="DIR", type=Path, help="compare with the runs in DIR, pair by pair")
     add("--ignoring", **keys, help="configuration keys in which pairs may differ")
+    add("--pdf", action="store_true", help="write the figures as PDF, too")
     add("--json", action="store_true", help="print the rows as JSON, every metric included")
 
 
@@ -97,19 +98,20 @@ def write_report(directory: Path) -> Path:
     return _write(make(directory), directory)
 
 
-def make(directory: Path, by: list[str] | None = None) -> Report:
-    from kvlab.harness.results import load
+def make(directory: Path) -> Report:
+    from kvlab.harness.results import load, not_run
 
-    return _make(*load(directory), by)
+    return _make(*load(directory), None, not_run(directory))
 
 
-def _make(runs: list[Run], warnings: list[str], by: list[str] | None) -> Report:
+def _make(runs: list[Run], warnings: list[str], by: list[str] | None, notes: list[str]) -> Report:
     from kvlab.harness.caption import caption
     from kvlab.harness.groups import group
     from kvlab.harness.table import sheet
 
     rows = group(runs, by)
-    return Report(rows, runs, warnings, caption(runs), sheet(rows))
+    table = sheet(rows)
+    return Report(rows, runs, warnings, caption(runs), table._replace(notes=[*table.notes, *notes]))
 
 
 def _refuse_together(args: argparse.Namespace) -> None:
@@ -134,13 +136,14 @@ def _csv(runs: list[Run], path: Path) -> int:
 
 def _whole(runs: list[Run], warnings: list[str], args: argparse.Namespace, out: Path | None) -> int:
     from kvlab.harness.choose import refuse_mixed
+    from kvlab.harness.results import not_run
     from kvlab.harness.table import raw
 
     if not args.mix:
         refuse_mixed(runs, timed=True)
-    report = _make(runs, warnings, args.by)
+    report = _make(runs, warnings, args.by, not_run(*args.directories))
     if out:
-        path = _write(report, out)
+        path = _write(report, out, args.pdf)
     print(json.dumps(raw(report.rows), indent=1) if args.json else report.text)
     print(f"Written: {path}, {', '.join(TABLES)}, {FIGURES}/" if out else NOT_WRITTEN, file=sys.stderr)
     return 0
@@ -187,7 +190,7 @@ def _show(name: str, caption: str, sheet: Sheet, table: str, args: argparse.Name
     return 0
 
 
-def _write(report: Report, directory: Path) -> Path:
+def _write(report: Report, directory: Path, pdf: bool = False) -> Path:
     from kvlab.harness.table import to_csv
     from kvlab.harness.tidy import to_csv as runs_csv
 
@@ -196,7 +199,7 @@ def _write(report: Report, directory: Path) -> Path:
     contents = (to_csv(report.rows), runs_csv(report.runs), report.sheet.latex(report.caption))
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        paths, notes = figures.draw(report.rows, directory / FIGURES)
+        paths, notes = figures.draw(report.rows, directory / FIGURES, pdf)
         for name, content in zip(TABLES, contents, strict=True):
             (directory / name).write_text(content)
         notes += [f"Warning: {warning}" for warning in report.warnings]

@@ -16,8 +16,10 @@ from typing import Any
 
 from kvlab.errors import UsageError
 from kvlab.harness import schema
-from kvlab.harness.rundir import CONFIG, EARLIER, ERROR, RESULT, STEPS
+from kvlab.harness.manifest import MANIFEST
+from kvlab.harness.rundir import CONFIG, EARLIER, ERROR, RESULT, STEPS, read_json
 
+ENDS = (RESULT, ERROR)  # one of them is there when a run is over
 NAMED = ("strategy", "model", "workload", "gpu", "vmm", "cost")  # configuration groups that are known by their name
 
 
@@ -67,6 +69,18 @@ def find(directory: Path) -> list[Path]:
     """Directories at or below `directory` that hold a result or an error, sorted; not those that a sweep replaced."""
     found = {path.parent for name in (RESULT, ERROR) for path in directory.rglob(name)}
     return sorted(path for path in found if EARLIER not in path.relative_to(directory).parts)
+
+
+def not_run(*directories: Path) -> list[str]:
+    """A line for each sweep at or below the directories that has runs without a result: still waiting, or cut short."""
+    lines = []
+    for path in dict.fromkeys(path for directory in directories for path in sorted(directory.rglob(MANIFEST))):
+        listed = (read_json(path) or {}).get("runs", [])
+        left = [run["label"] for run in listed if not any((path.parent / run["directory"] / n).exists() for n in ENDS)]
+        if left:
+            named = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
+            lines.append(f"Not run: {len(left)} of {len(listed)} runs of {path.parent.name}: {named}.")
+    return lines
 
 
 def read(path: Path) -> tuple[Run, str]:

@@ -123,3 +123,18 @@ def test_a_failed_run_adds_nothing_empty_to_the_caption(write_run, sweep):
     alone = write_run("other", status="failed", reason="broken", workload={}, config={"workload": {"name": "trace"}})
     assert "workload trace;" in caption(load(alone)[0])
     assert "workload lognormal (drawn), trace;" in caption(load(sweep)[0])
+
+
+def test_runs_of_a_sweep_without_a_result_are_named(write_run, sweep):
+    listed = [{"directory": path.parent.name, "label": path.parent.name} for path in sweep.glob("*/result.json")]
+    listed += [{"directory": f"paged-{seed}", "label": f"paged,seed={seed}"} for seed in (7, 8)]
+    (sweep / "sweep.json").write_text(json.dumps({"overrides": [], "runs": listed}))
+    assert "Not run: 2 of 11 runs of sweep: paged,seed=7, paged,seed=8." in report.make(sweep).text
+
+
+def test_figures_for_a_paper_are_pdf_too(write_run, capsys):
+    path = write_run("a")
+    assert call(str(path), "--pdf") == 0
+    figures = {file.name for file in (path / "figures").iterdir()}
+    assert {"waste.png", "waste.pdf", "pool_over_time.pdf"} <= figures
+    assert (path / "figures/waste.pdf").read_bytes().startswith(b"%PDF")
