@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.errors import UsageError
-from kvlab.harness import identity, memory, provenance, rundir
+from kvlab.harness import identity, memory, provenance, rundir, schema
 from kvlab.parent import end_with_parent
 
 Execute = Callable[[dict[str, Any], Path, Callable[[str], None], Callable[[int, int], None]], dict[str, Any]]
-SCHEMA_VERSION = 1
 SECONDS_BETWEEN = 0.2  # progress lines
 
 
@@ -101,7 +100,7 @@ def _complete(directory: Path, outcome: dict[str, Any], began: datetime, clock: 
     """The outcome with everything needed to read and to repeat it."""
     config = rundir.read_json(directory / rundir.CONFIG)
     return {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": schema.VERSION,
         "status": outcome["status"],
         "started": began.isoformat(timespec="seconds"),
         "wall_s": round(time.perf_counter() - clock, 3),

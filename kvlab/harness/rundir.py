@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.errors import UsageError
-from kvlab.harness import identity
+from kvlab.harness import identity, schema
 
 CONFIG, OVERRIDES, RESULT, ERROR, LOG = "config.json", "overrides.json", "result.json", "error.txt", "log.txt"
 STEPS, REQUESTS, OUTPUTS, TRACKING = "steps.csv", "requests.csv", "outputs.jsonl", "tracking.json"
@@ -145,7 +145,7 @@ def fail(directory: Path, reason: str, details: str = "") -> None:
     for name in (STEPS, REQUESTS, OUTPUTS, MEMORY_MAP):
         (directory / name).unlink(missing_ok=True)
     _write(directory / ERROR, (details or reason).rstrip() + "\n")
-    previous = {"schema_version": 1, "status": "failed", "reason": reason}
+    previous = {"schema_version": schema.VERSION, "status": "failed", "reason": reason}
     config, overrides = read_json(directory / CONFIG) or {}, read_json(directory / OVERRIDES) or []
     write_result(directory, {**previous, "overrides": overrides, "config": config, "code": identity.code(config)})
 
