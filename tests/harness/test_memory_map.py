@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvlab import simulate
+from kvlab import run, simulate
 from kvlab.harness.compose import Composer
 from kvlab.record.memory_map import FILE, STATES, MemoryMap
 from kvlab.record.outcomes import Outcomes
@@ -101,3 +101,16 @@ def test_the_map_of_a_run_is_a_file_of_it(composer: Composer, tmp_path: Path) ->
     simulate.execute({**config, "engine": {**config["engine"], "memory_map": 0}}, other, lambda line: None, None)
     assert not (other / FILE).exists()
     assert (other / "steps.csv").read_text() == (tmp_path / "steps.csv").read_text()
+
+
+def test_a_real_run_leaves_one_too(composer: Composer, tmp_path: Path) -> None:
+    """Beside real memory: what is unbacked is what the store gave no memory."""
+    words = ["model=tiny", "dtype=float64", "strategy=vattention", "page_group_bytes=4096", "max_len=64"]
+    words += ["workload=fixed", "workload.num_requests=3", "workload.prompt_len=20", "workload.output_len=20"]
+    config = composer.compose([*words, "engine.memory_map=64", "engine.threads=1"]).config
+    result = run.execute(config, tmp_path)
+    assert result["status"] == "ok"
+    with np.load(tmp_path / FILE) as file:
+        backed = (file["state"] != STATES.index("unbacked")).mean(1) * int(file["pool_bytes"])
+        step = int(file["pool_bytes"]) / len(file["byte"])
+    assert abs(backed.max() - result["peak_committed_bytes"]) <= step
