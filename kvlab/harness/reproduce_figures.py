@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvlab.reproduce.papers import Reproduced
 
 LINE, MARGIN = 0.17, 0.95  # inches: of a cell, and around a panel
-TITLE = 76  # characters
+TITLE = 56  # characters
 PUBLISHED, OURS, SEED = "#B8B8B8", STRATEGIES["paged"], "#DDCC77"
 
 
@@ -25,11 +25,11 @@ def draw(papers: list[Reproduced], path: Path) -> None:
     outcomes = [outcome for done in papers for outcome in done.outcomes]
     heights = [LINE * 1.6 * len(outcome.lines) + MARGIN for outcome in outcomes]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, sum(heights)))
+        figure = Figure(figsize=(WIDTH, sum(heights) + 0.3))
         panels = figure.subplots(len(outcomes), 1, squeeze=False, height_ratios=heights)[:, 0]
         for panel, outcome in zip(panels, outcomes, strict=True):
             _panel(panel, outcome)
-        panels[0].legend(frameon=False, loc="lower right")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=2, frameon=False)
         figure.savefig(path, dpi=100, metadata={"Software": None})
 
 
