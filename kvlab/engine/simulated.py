@@ -13,16 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvlab.engine.arrivals import Came
+from kvlab.engine.draws import even, mixed
 from kvlab.engine.engine import Engine
 from kvlab.engine.lanes import Lanes
 from kvlab.engine.launch import Launch
 from kvlab.engine.scheduler import Scheduler, Tokens
-from kvlab.engine.sequence import BRANCH_BITS
 from kvlab.record.recorder import Recorder
 from kvlab.request import Request
 from kvlab.strategy import Move
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # an odd number whose multiples lie far apart
 LONGEST = 1 << 14  # launches taken in one go, at most: their rows are made at once
 
 
@@ -63,15 +62,6 @@ def hashed(vocab: int) -> Tokens:
     return tokens
 
 
-def mixed(id_N: NDArray[np.int64], position_N: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """64 bits that look drawn by chance, others for each branch of a request."""
-    branch_N = (id_N >> BRANCH_BITS).astype(np.uint64)  # above what is left of an id that is shifted
-    mixed_N = (id_N.astype(np.uint64) << np.uint64(32)) + position_N.astype(np.uint64) + branch_N * GOLDEN
-    for shift, factor in ((33, 0xFF51AFD7ED558CCD), (29, 0xC4CEB9FE1A85EC53), (32, 1)):
-        mixed_N = (mixed_N ^ (mixed_N >> np.uint64(shift))) * np.uint64(factor)
-    return mixed_N
-
-
 def candidates(id_R: NDArray[np.int64], position_R: NDArray[np.int64], count: int) -> tuple[
     NDArray[np.int64], NDArray[np.float64]
 ]:  # fmt: skip
@@ -81,7 +71,7 @@ def candidates(id_R: NDArray[np.int64], position_R: NDArray[np.int64], count: in
     """
     place_RC = position_R[:, None] * count + np.arange(count)
     mixed_RC = mixed(np.broadcast_to(id_R[:, None], place_RC.shape), place_RC)
-    logprob_RC = np.log(((mixed_RC >> np.uint64(11)) + 0.5) / 2.0**53)
+    logprob_RC = np.log(even(mixed_RC))
     return np.broadcast_to(np.arange(count), place_RC.shape), -np.sort(-logprob_RC, axis=1)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvlab.engine.draws import even, mixed
 from kvlab.engine.launch import Launch
 from kvlab.engine.sequence import BRANCH_BITS
 from kvlab.errors import UsageError
@@ -29,7 +30,8 @@ class Speculation:
     """
 
     def __init__(self, tokens: int, chance: float, seed: int, tape: Tokens) -> None:
-        self.tokens, self.chance, self.seed, self.tape = tokens, chance, seed, tape
+        self.tokens, self.chance, self.tape = tokens, chance, tape
+        self.salts = range(seed * 64, seed * 64 + tokens)  # one for each draft
 
     def prepare(self, scheduler: Scheduler) -> None:
         """Before a step: how many drafts each lane gets, and the drafts behind its known tokens."""
@@ -52,7 +54,7 @@ class Speculation:
 
     def right(self, id_N: NDArray[np.int64], known_N: NDArray[np.int64]) -> NDArray[np.int64]:
         """Leading drafts that are right [N]; of a sequence at a position always the same."""
-        draws_NK = np.stack([_uniform(self.seed + index, id_N, known_N) for index in range(self.tokens)], axis=1)
+        draws_NK = np.stack([even(mixed(id_N, known_N, salt)) for salt in self.salts], axis=1)
         counts_N: NDArray[np.int64] = np.cumprod(draws_NK < self.chance, axis=1).sum(axis=1)
         return counts_N
 
@@ -111,16 +113,6 @@ def speculation_of(config: dict[str, Any], tape: Tokens | None = None) -> Specul
         )
     right = tape or read_tape(Path(str(directory)))
     return Speculation(count, float(engine["draft_accept"]), int(config["seed"]), right)
-
-
-def _uniform(seed: int, id_N: NDArray[np.int64], position_N: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Draws from [0, 1) that depend on nothing else."""
-    salt = np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
-    mixed_N = (id_N.astype(np.uint64) << np.uint64(24)) ^ position_N.astype(np.uint64) ^ salt
-    for shift, factor in ((33, 0xFF51AFD7ED558CCD), (29, 0xC4CEB9FE1A85EC53), (32, 1)):
-        mixed_N = (mixed_N ^ (mixed_N >> np.uint64(shift))) * np.uint64(factor)
-    draws_N: NDArray[np.float64] = (mixed_N >> np.uint64(11)) / 2.0**53
-    return draws_N
 
 
 def read_tape(directory: Path) -> Tokens:
