@@ -129,7 +129,7 @@ def test_flags_have_words(word: str, value: bool, composer: Composer) -> None:
         ("workload.path=[a]", "workload.path=['a']: allowed is a path, or null"),
         ("engine.temperature=-1", "engine.temperature=-1: allowed is a number, 0 or more"),
         ("engine.temperature=nan", "engine.temperature=nan: allowed is a number, 0 or more"),
-        ("hydra/launcher=basic", "allowed of Hydra's own settings is hydra.run.dir, hydra.sweep.dir"),
+        ("hydra/sweeper=basic", "allowed of Hydra's own settings is hydra.run.dir, hydra.sweep.dir"),
         ("hydra.searchpath=[file:///nowhere]", "path=/nowhere is not available"),
         ("strategy._target_=nowhere.Mine", "cannot be imported: No module named 'nowhere'"),
         ("strategy._target_=kvlab.errors.UsageError", "allowed is a subclass of kvlab.strategy.Strategy"),
