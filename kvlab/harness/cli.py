@@ -45,7 +45,8 @@ VERBS = (
         (
             "kvlab sweep strategy=contiguous,paged,vattention block_size=8,16,32 seed='range(0,3)'",
             "kvlab sweep 'strategy=glob(*)' model=tiny timing=false --dry-run",
-            "kvlab sweep --resume multirun/2030-01-31/12-00-00",
+            "kvlab sweep --resume multirun/2030-01-31/12-00-00 --retry-failed",
+            "kvlab sweep experiment=capacity hydra/launcher=submitit_slurm hydra.launcher.partition=cpu",
         ),
     ),
     Verb(
@@ -149,7 +150,9 @@ Overrides are NAME=VALUE; a sweep takes several values: a,b,c or range(0,3) or c
   engine.max_seqs, engine.chunk, engine.token_budget, engine.max_preemptions, engine.wait_for_prefix, engine.fork,
     engine.clock, engine.temperature, engine.threads, engine.cuda_graphs, engine.memory_map (for a picture)
   slo.ttft_s, slo.tpot_s                     what counts as served well: limits in seconds
-  hydra.run.dir=DIR, hydra.sweep.dir=DIR     where results go"""
+  hydra.run.dir=DIR, hydra.sweep.dir=DIR     where results go
+  hydra/launcher=submitit_slurm, submitit_local, ray
+                                             a sweep on other machines; hydra.launcher.NAME; docs/clusters.md"""
 WITH_OVERRIDES = ("run", "sweep", "generate", "config")
 
 
