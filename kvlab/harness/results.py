@@ -75,8 +75,9 @@ def not_run(*directories: Path) -> list[str]:
     """A line for each sweep at or below the directories that has runs without a result: still waiting, or cut short."""
     lines = []
     for path in dict.fromkeys(path for directory in directories for path in sorted(directory.rglob(MANIFEST))):
-        listed = (read_json(path) or {}).get("runs", [])
-        left = [run["label"] for run in listed if not any((path.parent / run["directory"] / n).exists() for n in ENDS)]
+        listed = [run for run in (read_json(path) or {}).get("runs", []) if "directory" in run]
+        over = [any((path.parent / run["directory"] / name).exists() for name in ENDS) for run in listed]
+        left = [str(run.get("label")) for run, ended in zip(listed, over, strict=True) if not ended]
         if left:
             named = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
             lines.append(f"Not run: {len(left)} of {len(listed)} runs of {path.parent.name}: {named}.")

@@ -154,7 +154,7 @@ def test_a_sweep_that_is_not_whole_is_refused(scripts, sweeps, tmp_path):
 
 def test_a_measured_run_is_refused(scripts, tmp_path):
     (tmp_path / "one").mkdir()
-    rundir.write_json(tmp_path / "one/result.json", {"status": "ok", "simulated": False})
+    rundir.write_json(tmp_path / "one/result.json", {"schema_version": 1, "status": "ok", "simulated": False})
     with pytest.raises(UsageError, match="measured runs among them: one"):
         scripts["readings"].finished(tmp_path)
 
