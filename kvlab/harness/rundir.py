@@ -36,9 +36,12 @@ def fingerprint(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write through a temporary file beside it, so that a reader finds the old content or the new."""
-    _write(path, json.dumps(plain(value), indent=1, allow_nan=False) + "\n")
+def write_json(path: Path, value: Any, sync: bool = True) -> None:
+    """Write through a temporary file beside it, so that a reader finds the old content or the new.
+
+    sync: wait until it is on the disk.
+    """
+    _write(path, json.dumps(plain(value), indent=1, allow_nan=False) + "\n", sync)
 
 
 def plain(value: Any) -> Any:
@@ -123,8 +126,8 @@ def prepare(directory: Path, config: Mapping[str, Any], overrides: Sequence[str]
         directory.mkdir(parents=True, exist_ok=True)
         _refuse_foreign(directory, config)
         clear(directory)
-        write_json(directory / OVERRIDES, list(overrides))
-        write_json(directory / CONFIG, config)
+        write_json(directory / OVERRIDES, list(overrides), sync=False)  # the result waits for them
+        write_json(directory / CONFIG, config, sync=False)
     except OSError as error:
         raise UsageError(f"{directory}: cannot write there: {error.strerror}") from error
 
@@ -164,15 +167,17 @@ def write_result(directory: Path, result: Mapping[str, Any]) -> None:
     write_json(directory / RESULT, result)
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, sync: bool = True) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         temporary.replace(path)
-        _sync(path.parent)
+        if sync:
+            _sync(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         error.filename = str(path)  # a disk that is full does not say for whom

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,3 +132,20 @@ def test_another_run_is_not_overwritten(directory: Path) -> None:
 
 def test_no_commit_outside_a_checkout(tmp_path: Path) -> None:
     assert provenance.commit(tmp_path) == {"commit": None, "dirty": None}
+
+
+def test_a_result_gets_its_name_when_everything_is_on_the_disk(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut a whole result could have stood beside an empty series."""
+    done: list[str] = []
+    sync, replace = os.fsync, Path.replace
+    monkeypatch.setattr("os.fsync", lambda file: (sync(file), done.append(os.readlink(f"/proc/self/fd/{file}"))))
+    monkeypatch.setattr(
+        Path, "replace", lambda path, target: (done.append(f"rename {target.name}"), replace(path, target))
+    )
+    (directory / "steps.csv").write_text("step\n")
+    rundir.write_result(directory, {"status": "ok"})
+    names = [Path(line).name if line.startswith("/") else line for line in done]
+    written = f"result.json.{os.getpid()}.tmp"
+    assert names == ["config.json", "overrides.json", "steps.csv", written, "rename result.json", directory.name]
