@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvlab.errors import UsageError
-from kvlab.harness import job, plan, rundir
-from kvlab.harness import sweep as sweep_module
+from kvlab.harness import here, job, plan, rundir
 from kvlab.harness.compose import Composer
 from kvlab.harness.goodput import goodput, served
 from kvlab.harness.manifest import Manifest
@@ -210,10 +209,10 @@ def test_the_committed_page_is_of_that_sweep(name):
 
 def test_a_pool_that_is_only_counted_keeps_no_run_waiting(monkeypatch):
     """Simulated runs went one at a time: their pools were held against this machine's memory."""
-    monkeypatch.setattr(sweep_module, "available_bytes", lambda: 4 * 2**30)
-    monkeypatch.setattr(sweep_module, "cores", lambda: 2)
+    monkeypatch.setattr(here, "available_bytes", lambda: 4 * 2**30)
+    monkeypatch.setattr(here, "cores", lambda: 2)
     runs = plan.make_plan(["experiment=cliff", *SMALL["cliff"], "pool_bytes=9GiB", "tracking=none"]).runs
-    assert sweep_module.at_once(runs) == 2
+    assert here.at_once(runs) == 2
 
 
 def test_limits_that_are_not_given_leave_a_run_as_it_was():
