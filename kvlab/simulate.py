@@ -18,7 +18,8 @@ from kvlab.engine.capacity import describe, size_text
 from kvlab.engine.lanes import Lanes
 from kvlab.engine.plain import PlainScheduler, is_plain
 from kvlab.engine.plain_engine import PlainEngine
-from kvlab.engine.scheduler import Scheduler, Settings
+from kvlab.engine.scheduler import Scheduler
+from kvlab.engine.settings import Settings
 from kvlab.engine.simulated import SimulatedClock, SimulatedEngine, SimulatedExecutor, SimulatedTime, hashed
 from kvlab.engine.speculation import speculation_of
 from kvlab.errors import UsageError

@@ -15,7 +15,7 @@ from kvlab.engine.axes import Admission, Forecast, Limit, Newest, Preemption, Pr
 from kvlab.engine.columns import AT, COLUMNS, Block, Ended, Table, ended
 from kvlab.engine.launch import Launch
 from kvlab.engine.metered import Metered
-from kvlab.engine.scheduler import Settings
+from kvlab.engine.settings import Settings
 from kvlab.engine.tally import Tally
 from kvlab.strategy import Arrivals, Copy, Move, Strategy
 

@@ -15,7 +15,8 @@ from kvlab.engine.engine import Engine
 from kvlab.engine.executor import RealExecutor
 from kvlab.engine.kernels import build_kernels
 from kvlab.engine.lanes import Lanes
-from kvlab.engine.scheduler import Scheduler, Settings
+from kvlab.engine.scheduler import Scheduler
+from kvlab.engine.settings import Settings
 from kvlab.engine.speculation import speculation_of
 from kvlab.memory.build import build_store
 from kvlab.memory.store import Store

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvlab.engine.axes import Admission, Forecast, Preemption, Recompute, Running, Victim, unit_bytes
+from kvlab.engine.entrance import Entrance
+from kvlab.engine.growth import Growth
 from kvlab.engine.lanes import Lanes
 from kvlab.engine.launch import Launch
 from kvlab.engine.metered import Metered
-from kvlab.engine.sequence import Sequence, shared_tokens
+from kvlab.engine.sequence import Sequence
+from kvlab.engine.settings import Settings
 from kvlab.engine.siblings import Siblings
 from kvlab.engine.speculation import Speculation
 from kvlab.engine.tally import Tally
@@ -27,23 +28,6 @@ from kvlab.strategy import Arrival, Copy, Grant, Move, Strategy
 
 # Token ids of sequences at positions: (sequences [N], positions [N]) to [N].
 Tokens = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int32]]
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Of the node `engine`."""
-
-    token_budget: int | None = None  # tokens of one launch, over all sequences; None: without bound
-    max_preemptions: int = 20  # of one sequence; then its request fails
-    wait_for_prefix: bool = True  # an arrival waits while somebody is computing more of its prefix than it would find
-    fork: bool = True  # samples of one request, and beams, share what they have in common
-    length_penalty: float = 1.0  # of beam search
-
-    @staticmethod
-    def of(engine: dict[str, Any]) -> Settings:
-        """Of the node `engine`, which has checked values."""
-        names = [field.name for field in fields(Settings)]
-        return Settings(**{name: engine[name] for name in names if name in engine})
 
 
 class Scheduler:
@@ -80,7 +64,7 @@ class Scheduler:
         self.stepped, self.retracted, self.told_finished = (
             getattr(admission, name, None) for name in ("stepped", "retracted", "finished")
         )
-        self.siblings = Siblings(self)
+        self.siblings, self.growth, self.entrance = Siblings(self), Growth(self), Entrance(self)
 
     @property
     def queued(self) -> int:
@@ -120,7 +104,14 @@ class Scheduler:
         self.waiting.insert(place, sequence)
         if not place:
             self.refused_at = -1  # that was somebody else
-        self._awaited_first()
+        self.awaited_first()
+
+    def awaited_first(self) -> None:
+        """Siblings of those that run go before everybody: those may be standing still for them."""
+        awaited = self.siblings.awaited()
+        for one in awaited:
+            self.waiting.remove(one)
+        self.put_first(awaited)
 
     def put_first(self, sequences: list[Sequence]) -> None:
         """At the head of the queue, in this order."""
@@ -139,18 +130,18 @@ class Scheduler:
         self.siblings.fork()
         if self.speculation is not None:
             self.speculation.prepare(self)
-        self._grow()
+        self.growth.grow()
         if (preemptions, idle) == (self.tally.preemptions, self.tally.idle):
-            self._admit()  # else what is free is for those that run
+            self.entrance.admit()  # else what is free is for those that run
         self.drain()
         if not len(self.lanes):
             return None
-        launch = self.siblings.complete(self.lanes.launch(self._shares()))
+        launch = self.siblings.complete(self.lanes.launch(self.shares()))
         if len(launch.lane_B):
             launch.beside.extend(self.metered.ahead())
             return launch
         if (preemptions, admissions) == (self.tally.preemptions, self.tally.admissions):
-            self._unstick()
+            self.growth.unstick()
         return None
 
     def take_moves(self) -> list[Move]:
@@ -194,7 +185,7 @@ class Scheduler:
         if len(lane_B) < len(lanes) or launch.choices is not None or self.speculation is not None:
             return 0  # somebody stands still, a search chooses, or drafts are verified
         unfinished = int((lanes.end[lane_B] - known_B).min()) - 1
-        if self._may_admit() or (self.waiting and self.stepped is not None):
+        if self.may_admit() or (self.waiting and self.stepped is not None):
             return min(unfinished, 1)
         return min(unfinished, int((lanes.room[lane_B] - known_B).min()) + 1)
 
@@ -219,182 +210,13 @@ class Scheduler:
         self.stepped()
         self.changes += 1
 
-    def _may_admit(self) -> bool:
+    def may_admit(self) -> bool:
         return bool(self.waiting and self.lanes.spare and self.refused_at != self.changes)
 
-    def _shares(self) -> NDArray[np.int64]:
+    def shares(self) -> NDArray[np.int64]:
         return self.lanes.shares(self.strategy.memory.chunk, self.settings.token_budget)
 
-    # --- growth, and who gives way
-
-    def _grow(self) -> None:
-        lanes = self.lanes
-        order, share = lanes.order, self._shares()
-        upto = lanes.stored[order] + share
-        asks = (upto > lanes.room[order]) | (lanes.asks[order] & (share > 0))
-        lane_A, upto_A = order[asks], upto[asks]
-        for lane in lane_A.tolist() if self.metered.tells else ():
-            self.tell(lane)
-        while len(lane_A):
-            room_G = self._extend(lane_A, upto_A)
-            granted = lane_A[: len(room_G)]
-            lanes.room[granted], lanes.asks[granted] = room_G, False
-            lane_A, upto_A = lane_A[len(room_G) :], upto_A[len(room_G) :]
-            if len(lane_A) and not self._make_room(int(lane_A[0]), int(upto_A[0])):
-                lane_A, upto_A = lane_A[1:], upto_A[1:]
-            runs_A = [lanes.sequence[lane] is not None for lane in lane_A.tolist()]
-            lane_A, upto_A = lane_A[runs_A], upto_A[runs_A]
-
-    def _extend(self, lane_A: NDArray[np.int64], upto_A: NDArray[np.int64]) -> list[int]:
-        """Rooms of those, from the first on, that were not refused."""
-        lanes = self.lanes
-        return self.metered.extend_all(lanes.id[lane_A].tolist(), lanes.stored[lane_A], upto_A)
-
-    def _make_room(self, lane: int, upto: int) -> bool:
-        """After `lane` was refused: whether to ask once more. If not, it has failed or stands still for this step."""
-        if self.drain():  # what an undrained move still reads is held until then
-            return True
-        asker = self.lanes.at(lane)
-        if self.siblings.alone(asker):
-            self.fail(asker, f"alone, it could not grow from {self.lanes.stored[lane]:,} to {upto:,} tokens")
-            return False
-        victim = self.victim.choose(self.running(), asker.id)
-        if victim is not None and self._give_way(self.lanes.lane[victim]):
-            return True
-        self.lanes.asks[lane] = True
-        self.tally.idle += 1
-        return False
-
-    def _give_way(self, lane: int) -> bool:
-        """Take a sequence off for others' sake, with those that cannot go on without it; False: it stays."""
-        sequence = self.lanes.at(lane)
-        how = self.preemption.how(sequence.id, int(self.lanes.stored[lane]), self._hit_on_return(lane))
-        if how == "none":
-            return False
-        if sequence.preemptions >= self.settings.max_preemptions:
-            most = f"engine.max_preemptions={self.settings.max_preemptions}"
-            self.fail(sequence, f"would be preempted once more than {most} allows")
-            return True
-        for one in self.siblings.together(sequence):  # the newest goes first, so the oldest ends up in front
-            self._preempt(one, swap=how == "swap")
-        return True
-
-    def _preempt(self, sequence: Sequence, swap: bool) -> None:
-        self.take_off(sequence.lane, swap)
-        sequence.preemptions += 1
-        self.tally.preemptions += 1
-        self._back_to_queue(sequence)
-        if self.retracted is not None:
-            self.retracted()
-
-    def _back_to_queue(self, sequence: Sequence) -> None:
-        """At its head, but for those that are waited for."""
-        self.waiting.appendleft(sequence)
-        self._awaited_first()
-
-    def _awaited_first(self) -> None:
-        """Siblings of those that run go before everybody: those may be standing still for them."""
-        awaited = self.siblings.awaited()
-        for one in awaited:
-            self.waiting.remove(one)
-        self.put_first(awaited)
-
-    def _hit_on_return(self, lane: int) -> int:
-        """Tokens that a cache would give back."""
-        if not self.metered.finds or self.lanes.ids is None:
-            return 0
-        self.tell(lane)
-        sequence, ids = self.lanes.at(lane), self.lanes.tokens(lane).copy()
-        request = sequence.request
-        arrival = Arrival(
-            sequence.id, len(ids), request.prompt_len, request.limit, request.limit, ids, request.space,
-            request.priority,
-        )  # fmt: skip
-        return self.metered.lookup(arrival)
-
-    def _unstick(self) -> None:
-        """Sequences run and none of them can go on: the newest gives way, or fails."""
-        lane = self.lanes.newest()
-        sequence = self.lanes.at(lane)
-        if self.siblings.alone(sequence) or not self._give_way(lane):
-            self.fail(sequence, f"at {self.lanes.stored[lane]:,} tokens it could not go on, and nobody gives way")
-
-    # --- admission
-
-    def _admit(self) -> None:
-        left = list[Sequence]()
-        while self._may_admit() and len(left) < len(self.lanes.spare) and self._within_budget():
-            sequence = self.waiting[0]
-            if self.siblings.elder(sequence) is not None:
-                break  # it forks, which is done before anybody grows
-            if not self.siblings.has_lanes(sequence):
-                break
-            if self._waits_for_prefix(sequence):
-                left.append(self.waiting.popleft())
-                continue
-            grant = self._ask(sequence)
-            if grant is None and self.drain():  # what an undrained move still reads was held until now
-                grant = self._ask(sequence)
-            if grant is not None:
-                self.start(self.waiting.popleft(), grant)
-            elif len(self.lanes):
-                self.refused_at = self.changes
-            else:
-                self._alone_refused(sequence)
-        self.waiting.extendleft(reversed(left))
-
-    def _within_budget(self) -> bool:
-        budget = self.settings.token_budget
-        return budget is None or int(self._shares().sum()) < budget
-
-    def _ask(self, sequence: Sequence) -> Grant | None:
-        arrival = self.arrival(sequence)
-        usage, kin = self.metered.usage(), self.siblings.only_kin(sequence)
-        terms = (arrival.length, 0) if kin else self.admission.terms(arrival, self.running(), usage)
-        if terms is None:
-            return None
-        if not sequence.swapped:
-            return self.metered.admit(arrival, *terms)
-        spare = (usage.free + usage.cached) // self.strategy.memory.token_bytes
-        if len(self.lanes) and not kin and spare <= arrival.length + terms[1]:
-            return None  # it would be in the way, or could not go on
-        return self.metered.swap_in(arrival)
-
-    def _alone_refused(self, sequence: Sequence) -> None:
-        """Nobody runs, and there is no room: what lies on the host is computed again, else the request fails."""
-        if sequence.swapped:
-            self._forget(sequence)
-        else:
-            self.fail(sequence, f"alone, there was no room for {sequence.known:,} tokens and one more")
-
-    def _forget(self, sequence: Sequence) -> None:
-        self.metered.forget(sequence.id)
-        self.arrivals.pop(sequence.id, None)
-        sequence.swapped = 0
-        self.changes += 1
-
-    def _waits_for_prefix(self, sequence: Sequence) -> bool:
-        """Whether somebody still in prefill will have more of its prefix than it would find now."""
-        lanes = self.lanes
-        if not (self.settings.wait_for_prefix and self.metered.finds and lanes.ids is not None) or sequence.swapped:
-            return False
-        order = lanes.order
-        prefill = order[lanes.known[order] - lanes.stored[order] > 1].tolist()
-        if not prefill:
-            return False
-        arrival, unit = self.arrival(sequence), self.strategy.block_size or 1
-        found = None
-        for lane in prefill:
-            if lanes.at(lane).request.space != sequence.request.space:
-                continue
-            assert arrival.ids is not None
-            common = min(shared_tokens(arrival.ids, lanes.tokens(lane)), arrival.length - 1) // unit * unit
-            if common > lanes.stored[lane]:
-                found = self.metered.lookup(arrival) if found is None else found
-                if common > found:
-                    self.tally.waits_for_prefix += 1
-                    return True
-        return False
+    # --- those that wait
 
     def arrival(self, sequence: Sequence) -> Arrival:
         """What the strategy is asked with: one object as long as the sequence waits."""
@@ -450,8 +272,14 @@ class Scheduler:
             else:
                 self.waiting.remove(one)
             if one.swapped:
-                self._forget(one)
+                self.forget(one)
             self.end(one, "failed", reason)
+
+    def forget(self, sequence: Sequence) -> None:
+        self.metered.forget(sequence.id)
+        self.arrivals.pop(sequence.id, None)
+        sequence.swapped = 0
+        self.changes += 1
 
     def end(self, sequence: Sequence, outcome: str, reason: str) -> None:
         self.arrivals.pop(sequence.id, None)

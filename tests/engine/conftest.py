@@ -20,8 +20,9 @@ from kvlab.engine.clock import StepClock
 from kvlab.engine.engine import Engine
 from kvlab.engine.lanes import Lanes
 from kvlab.engine.launch import Launch
-from kvlab.engine.scheduler import Scheduler, Settings
+from kvlab.engine.scheduler import Scheduler
 from kvlab.engine.sequence import BRANCH_BITS
+from kvlab.engine.settings import Settings
 from kvlab.eviction import LFU
 from kvlab.record.recorder import Recorder
 from kvlab.request import Request

@@ -12,7 +12,8 @@ from kvlab.engine.axes import Limit, Newest, PromptPlusOne, Recompute, Watermark
 from kvlab.engine.lanes import Lanes
 from kvlab.engine.plain import PlainScheduler, is_plain
 from kvlab.engine.plain_engine import PlainEngine
-from kvlab.engine.scheduler import Scheduler, Settings
+from kvlab.engine.scheduler import Scheduler
+from kvlab.engine.settings import Settings
 from kvlab.engine.simulated import SimulatedClock, SimulatedEngine, SimulatedExecutor, SimulatedTime, hashed
 from kvlab.harness.compose import compose
 from kvlab.record.batched import BatchedRecorder

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from kvlab.engine.lanes import Lanes
-from kvlab.engine.scheduler import Scheduler, Settings
+from kvlab.engine.scheduler import Scheduler
 from kvlab.engine.sequence import BRANCH_BITS
+from kvlab.engine.settings import Settings
 from kvlab.engine.simulated import SimulatedClock, SimulatedEngine, SimulatedExecutor
 from kvlab.record.recorder import Recorder
 

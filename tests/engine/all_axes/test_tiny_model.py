@@ -54,7 +54,7 @@ def axes(rng: Random, choices) -> list[str]:
 
 def sizes(rng: Random, max_len: int, several: int) -> list[str]:
     """A pool for all the sequences of one request, each as long as it may become, and somewhat more."""
-    pool = several * 2 * max_len + 8 + rng.choice((0, 5, max_len, 4 * max_len))
+    pool = several * 3 * max_len + 16 + rng.choice((0, 5, max_len, 4 * max_len))
     return [
         f"pool_bytes={pool * TOKEN_BYTES}", f"host_bytes={rng.choice((0, 20, 1000)) * TOKEN_BYTES}",
         "page_group_bytes=4096", f"block_size={rng.choice((1, 3, 4, 8))}", f"engine.max_seqs={rng.choice((4, 8))}",
