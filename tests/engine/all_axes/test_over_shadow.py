@@ -14,6 +14,7 @@ import pytest
 from kvlab.engine.engine import Engine
 from kvlab.engine.sequence import Sequence
 from kvlab.request import Request
+from kvlab.strategies.contiguous import Contiguous
 from kvlab.strategy import Strategy, ceil_div
 
 VOCAB = 50
@@ -110,8 +111,10 @@ def surely_fits(strategy: Strategy, request: Request) -> bool:
     width, limit, memory = max(request.beams, 1), request.limit, strategy.memory
     if strategy.virtual:
         return memory.bytes // memory.page_group_bytes >= width * memory.page_groups(limit)
+    if isinstance(strategy, Contiguous):
+        return strategy.rows >= width
     if strategy.block_size is None:
-        return False
+        return False  # rows that grow need room beside their own
     blocks = (strategy.usage().free + strategy.usage().cached) // (strategy.block_size * memory.token_bytes)
     return blocks > width * ceil_div(limit, strategy.block_size)
 
