@@ -140,12 +140,18 @@ def test_a_result_gets_its_name_when_everything_is_on_the_disk(
     """After a power cut a whole result could have stood beside an empty series."""
     done: list[str] = []
     sync, replace = os.fsync, Path.replace
-    monkeypatch.setattr("os.fsync", lambda file: (sync(file), done.append(os.readlink(f"/proc/self/fd/{file}"))))
-    monkeypatch.setattr(
-        Path, "replace", lambda path, target: (done.append(f"rename {target.name}"), replace(path, target))
-    )
+
+    def noted_sync(file: int) -> None:
+        done.append(Path(os.readlink(f"/proc/self/fd/{file}")).name)
+        sync(file)
+
+    def noted_replace(path: Path, target: Path) -> Path:
+        done.append(f"now {target.name}")
+        return replace(path, target)
+
+    monkeypatch.setattr("os.fsync", noted_sync)
+    monkeypatch.setattr(Path, "replace", noted_replace)
     (directory / "steps.csv").write_text("step\n")
     rundir.write_result(directory, {"status": "ok"})
-    names = [Path(line).name if line.startswith("/") else line for line in done]
     written = f"result.json.{os.getpid()}.tmp"
-    assert names == ["config.json", "overrides.json", "steps.csv", written, "rename result.json", directory.name]
+    assert done == ["config.json", "overrides.json", "steps.csv", written, "now result.json", directory.name]
