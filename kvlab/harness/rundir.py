@@ -161,7 +161,7 @@ def log(directory: Path, line: str) -> None:
 
 def write_result(directory: Path, result: Mapping[str, Any]) -> None:
     """The result, which says that the run is over: whatever else the run left is on the disk before it."""
-    for name in (STEPS, REQUESTS, OUTPUTS, MEMORY_MAP):
+    for name in (CONFIG, OVERRIDES, STEPS, REQUESTS, OUTPUTS, MEMORY_MAP):
         if (directory / name).exists():
             _sync(directory / name)
     write_json(directory / RESULT, result)
