@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from kvlab.reproduce.papers import Reproduced
 
 HEAD = ["cell", "published", "ours", "spread", "deviation", "tolerance", "within"]
+COLUMNS = (
+    "paper", "figure", "cell", "published", "measured", "low", "high", "deviation", "tolerance", "within", "verdict", "how",
+)  # fmt: skip
 RULES = """\
 A figure is reproduced when each of its cells that count is within its tolerance (kvlab/reproduce/tolerances.json).
 A cell that the paper itself contradicts, or that is only shown, decides nothing. Ours is the median of the seeds.
@@ -109,7 +112,7 @@ def _left_out(done: Reproduced) -> list[str]:
 def csv_text(papers: list[Reproduced]) -> str:
     text = io.StringIO()
     write = csv.writer(text, lineterminator="\n")
-    write.writerow(["paper", "figure", "cell", "published", "measured", "low", "high", "deviation", "tolerance", "within", "verdict", "how"])  # fmt: skip  # noqa: E501
+    write.writerow(COLUMNS)
     for done in papers:
         for line in (line for outcome in done.outcomes for line in outcome.lines):
             cell, values = line.cell, line.found.values
