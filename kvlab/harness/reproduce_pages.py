@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 HEAD = ["cell", "published", "ours", "spread", "deviation", "tolerance", "within"]
 COLUMNS = (
-    "paper", "figure", "cell", "published", "measured", "low", "high", "deviation", "tolerance", "within", "verdict", "how",
+    "paper", "figure", "cell", "published", "measured", "low", "high", "deviation", "tolerance", "within",
+    "verdict", "how",
 )  # fmt: skip
 RULES = """\
 A figure is reproduced when each of its cells that count is within its tolerance (kvlab/reproduce/tolerances.json).
