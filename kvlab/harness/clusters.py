@@ -6,6 +6,7 @@ be installed; what starts the jobs is this file. A job takes run directories and
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -104,7 +105,9 @@ class Ray:
         start = {key: value for key, value in settings["init"].items() if value is not None}
         if "address" not in start:
             start = {"object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False, **start}
+        told_to_end = signal.getsignal(signal.SIGTERM)
         ray.init(**start)
+        signal.signal(signal.SIGTERM, told_to_end)  # Ray's own would end the sweep without a word
         self.task = ray.remote(**settings["remote"])(carry_out) if settings["remote"] else ray.remote(carry_out)
 
     def submit(self, chunks: Sequence[list[Path]], limits: Limits) -> list[Job]:
