@@ -65,11 +65,12 @@ class Growth:
         how = self.scheduler.preemption.how(sequence.id, int(self.lanes.stored[lane]), self._hit_on_return(lane))
         if how == "none":
             return False
-        if sequence.preemptions >= self.scheduler.settings.max_preemptions:
-            most = f"engine.max_preemptions={self.scheduler.settings.max_preemptions}"
-            self.scheduler.fail(sequence, f"would be preempted once more than {most} allows")
+        leaving, most = self.scheduler.siblings.together(sequence), self.scheduler.settings.max_preemptions
+        if max(one.preemptions for one in leaving) >= most:
+            reason = f"would be preempted once more than engine.max_preemptions={most} allows"
+            self.scheduler.fail(sequence, reason)
             return True
-        for one in self.scheduler.siblings.together(sequence):  # the newest goes first, so the oldest ends up in front
+        for one in leaving:  # the newest goes first, so the oldest ends up in front
             self._preempt(one, swap=how == "swap")
         return True
 

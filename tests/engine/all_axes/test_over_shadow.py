@@ -172,6 +172,11 @@ def test_every_run_ends_well(serve, shadow, life, tens: int) -> None:
     lives(serve, shadow, life, range(10 * tens, 10 * tens + 10))
 
 
+def test_a_search_whose_other_beams_have_left_as_often_as_they_may(serve, shadow, life) -> None:
+    """The victim's own count was looked at alone, so its siblings were preempted once more than is allowed."""
+    lives(serve, shadow, life, range(1087, 1088), families=0.4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("families", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("hundreds", range(10, 20))
