@@ -148,6 +148,7 @@ def test_what_the_strategy_lacks_makes_no_second_run() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_experiment_runs_every_preset() -> None:
     runs = make_plan(["experiment=presets", "tracking=none"]).runs
     assert sorted(run.config["preset"] for run in runs) == PRESETS

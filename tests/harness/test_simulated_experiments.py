@@ -65,6 +65,7 @@ def sweep(name: str, directory: Path) -> Path:
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_a_page_says_that_it_is_simulated_and_how_to_make_it_again(name, scripts, sweeps, tmp_path):
     path = scripts["readings"].write(name, sweeps(name), tmp_path, scripts[name].make)

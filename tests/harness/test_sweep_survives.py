@@ -64,6 +64,7 @@ def test_a_killed_sweep_is_taken_up_at_once() -> None:
     assert statuses(Path("out")) == dict.fromkeys(("seed=1", "seed=2", "seed=3"), "ok")
 
 
+@pytest.mark.slow
 def test_a_second_sweep_waits_outside() -> None:
     first = start("hydra.sweep.dir=out", f"seed=1,{HANGS}")
     until(lambda: Path(f"out/seed={HANGS}/log.txt").exists())
@@ -90,6 +91,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_no_finished_run(small_disk: Path) -> None:
     arguments = (f"hydra.sweep.dir={small_disk / 'out'}", "seed=range(0,8)")
     code, said = finish(*arguments)
@@ -103,6 +105,7 @@ def test_a_full_disk_costs_no_finished_run(small_disk: Path) -> None:
     assert list(statuses(small_disk / "out").values()) == ["ok"] * 8
 
 
+@pytest.mark.slow
 def test_a_limit_of_file_sizes_costs_no_finished_run() -> None:
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))  # less than the stub's steps.csv

@@ -45,6 +45,7 @@ def test_each_run_of_a_worker_has_a_log_of_its_own() -> None:
         assert log == "pool 1,024 blocks x 16 = 16,384 tokens\na library prints this\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", [SIMULATED, ()])
 def test_limits_end_a_run_and_say_so(executor: tuple[str, ...]) -> None:
     command = [*SWEEP[:5], *executor, f"seed={HANGS},{GREEDY},1"]
