@@ -43,7 +43,7 @@ class Life:
                 host.append(seq, self.entries(rng.integers(0, WIDTH - count + 1)))
             case _:
                 grows = [seq for seq in host.row if host.count[seq] < WIDTH]
-                host.append_each(grows, self.entries(len(grows)))
+                host.append_each(host.rows(grows), self.entries(len(grows)))
 
     def launch(self):
         """Of some sequences, over some of their entries."""
