@@ -25,19 +25,25 @@ class Sketch:
         self.zeros = self.count = 0
         self.total = 0.0
 
-    def add(self, values: NDArray[np.float64], times: int = 1) -> None:
-        """Each of them so many times."""
-        large = values[values > _SMALLEST]
-        self.zeros += (len(values) - len(large)) * times
-        self.count += len(values) * times
-        self.total += float(values.sum()) * times
-        if not len(large):
+    def add(self, values: NDArray[np.float64], times_N: NDArray[np.int64] | None = None) -> None:
+        """Each of them once, or so many times."""
+        large = values > _SMALLEST
+        if times_N is None:
+            self.count += len(values)
+            self.zeros += len(values) - int(np.count_nonzero(large))
+            self.total += float(values.sum())
+        else:
+            self.count += int(times_N.sum())
+            self.zeros += int(times_N[~large].sum())
+            self.total += float(values @ times_N)
+            times_N = times_N[large]
+        if not large.any():
             return
-        bucket_N = np.ceil(np.log(large) / _GROWTH).astype(np.int64)
+        bucket_N = np.ceil(np.log(values[large]) / _GROWTH).astype(np.int64)
         least = int(bucket_N.min())
-        counts = np.bincount(bucket_N - least)
+        counts = np.bincount(bucket_N - least, times_N)
         for index in np.flatnonzero(counts).tolist():
-            self.buckets[least + index] += int(counts[index]) * times
+            self.buckets[least + index] += int(counts[index])
 
     def quantile(self, share: float) -> float | None:
         """The value below which `share` of them lie (nearest rank); None if there were none."""
