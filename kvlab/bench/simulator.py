@@ -18,9 +18,12 @@ from kvlab.errors import UsageError
 from kvlab.parent import end_with_parent
 from kvlab.record.others import OthersShare
 
+WARM_UP = 256  # requests
+
 
 def measure(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Seconds from the plan to the written files, on one core, and the most memory that the process ever had."""
+    _warm_up(config, folder)
     planned = simulate.plan(config)
     if reason := simulate.refusal(planned):
         raise UsageError(reason)
@@ -37,6 +40,14 @@ def measure(config: dict[str, Any], folder: Path) -> dict[str, Any]:
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "others_cpu_share": share,
     }
+
+
+def _warm_up(config: dict[str, Any], folder: Path) -> None:
+    """A short run first: what happens once in a process would count as the requests' where they are few."""
+    short = {**config, "workload": {**config["workload"], "num_requests": WARM_UP}}
+    planned = simulate.plan(short)
+    if not simulate.refusal(planned):
+        simulate.serve(short, planned, folder, None)
 
 
 def main(folder: Path) -> None:
