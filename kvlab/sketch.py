@@ -35,7 +35,7 @@ class Sketch:
         else:
             self.count += int(times_N.sum())
             self.zeros += int(times_N[~large].sum())
-            self.total += float(values @ times_N)
+            self.total += float((values * times_N).sum())
             times_N = times_N[large]
         if not large.any():
             return

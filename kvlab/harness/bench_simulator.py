@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -121,7 +122,8 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config))
         command = [sys.executable, "-P", "-m", "kvlab.bench.simulator", folder]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # numpy's products would take, and be charged for, all cores
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=one_thread)
     if done.returncode:
         raise RuntimeError(f"the process of a run ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
     result: dict[str, Any] = json.loads(done.stdout)

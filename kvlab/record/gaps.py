@@ -47,7 +47,7 @@ class Gaps:
             gap_N = np.concatenate(self._waiting)
             times_N = np.repeat(*np.array(self._times).T)
             self.sketch.add(gap_N, times_N)
-            self.total_ns += int(np.rint(gap_N * PER_S).astype(np.int64) @ times_N)
+            self.total_ns += int((np.rint(gap_N * PER_S).astype(np.int64) * times_N).sum())
             self.most = max(self.most, float(gap_N.max()))
         self._waiting.clear()
         self._times.clear()
