@@ -69,7 +69,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 # What a sweep costs beside its runs
 
 {RUNS} simulated runs: `kvlab sweep {" ".join(GRID)}`.
-Overhead: (wall time of the sweep x workers - time of all runs) / runs. It holds the start of Python, composing and checking {RUNS} configurations, their files, and where it says so the
+Overhead: (wall time of the sweep x workers - time of all runs) / runs. It holds the
+start of Python, composing and checking {RUNS} configurations, their files, and where it says so the
 tables and figures at the end.
 
 {grid(HEAD, cells, left={"report"})}

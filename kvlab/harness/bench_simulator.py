@@ -83,7 +83,8 @@ def markdown(facts: dict[str, Any], rows: list[dict[str, Any]], other_work: bool
 # `kvlab bench simulator`
 
 Whole simulated runs on one core: block tables, accounting of every launch and all files, from the plan to the last one
-written, each in a process that has carried out a short run (256 requests) before. Median [lowest-highest] of {facts["repeats"]}.
+written, each in a process that has carried out a short run (256 requests) before.
+Median [lowest-highest] of {facts["repeats"]}.
 
 {grid(head, body, left=set())}
 {peer}{facts["cpu"]}, {facts["cores"]} cores, others used up to {facts["others_cpu_share"]:.0%} of the CPU; Python \
