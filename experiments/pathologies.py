@@ -104,8 +104,8 @@ that reason, and so does one that cannot go on while nobody gives way.
 {table}
 
 Not here: admission that reserves too much and thereby evicts prefixes, as servers have seen (a reserve is taken from
-the cache there). In kvlab what an admission wants left over may stay cached, so no setting of it evicts anything: the more
-it keeps back, the fewer run at a time, and the fewer prefixes are evicted.
+the cache there). In kvlab what an admission wants left over may stay cached, so no setting of it evicts anything:
+the more it keeps back, the fewer run at a time, and the fewer prefixes are evicted.
 
 Made by `python experiments/pathologies.py --out experiments/pathologies.md` over the tiny model with random weights,
 in float64, on a clock that counts steps: counts, no times. All runs: `{" ".join(BASE)}`, and
