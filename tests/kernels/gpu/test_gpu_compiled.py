@@ -30,21 +30,25 @@ def compiled() -> list[Compiled]:
     return compile_all((item.variant, arch) for item in LISTED for arch in item.archs)
 
 
+@pytest.mark.slow
 def test_no_spills_wide_loads_tensor_cores(compiled):
     wrong = [fault for one in compiled for fault in faults(one, EXCUSES[one.variant])]
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 def test_an_excuse_is_needed(compiled):
     spilling = {one.variant for one in compiled if one.spills}
     assert {variant for variant, why in EXCUSES.items() if why} == spilling
 
 
+@pytest.mark.slow
 def test_every_kernel_is_compiled_for_every_architecture(compiled):
     for kernel in ("_decode", "_combine", "_prefill", "_append", "_copy"):
         assert {one.arch for one in compiled if one.kernel == kernel} == set(ARCHS), kernel
 
 
+@pytest.mark.slow
 def test_the_record_is_what_is_compiled_now(compiled):
     """After a change of a kernel: kvlab bench compiled --out experiments/gpu_variants.md."""
     recorded = RECORD.read_text()
@@ -56,6 +60,7 @@ def test_the_record_is_what_is_compiled_now(compiled):
     assert table(compiled) in recorded
 
 
+@pytest.mark.slow
 def test_hopper_and_blackwell_use_their_own_tensor_cores(compiled):
     """A prefill tile is large enough for them; decode's 16 rows are not."""
     kinds = {(one.arch, kind) for one in compiled if one.kernel == "_prefill" for kind in one.tensor}

@@ -45,6 +45,7 @@ def run(library: Path, marks: str) -> int:
     return int(found[1])
 
 
+@pytest.mark.slow
 def test_all_of_it_over_the_real_bindings(library):
     assert run(library, "not slow") > 50
 
