@@ -1,7 +1,7 @@
 """Compile a C file of this folder with the system's compiler, once a machine, and load it.
 
-The shared object lies in the user's cache under a name that says all it depends on: source, flags, compiler
-and CPU. Two processes that compile the same file at once both end with a whole one.
+The shared object lies in the user's cache under a name that says all it depends on: source, headers beside it,
+flags, compiler and CPU. Two processes that compile the same file at once both end with a whole one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def load(source: Path, defines: tuple[str, ...], folder: Path | None = None) -> 
     if path is None:
         raise CompileError("no C compiler")
     flags = (*FLAGS, *(f"-D{define}" for define in defines))
-    key = "\n".join((source.read_text(), *flags, _version(path), _cpu()))
+    headers = (header.read_text() for header in sorted(source.parent.glob("*.h")))
+    key = "\n".join((source.read_text(), *headers, *flags, _version(path), _cpu()))
     name = f"{source.stem}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.so"
     library = (folder or cache_dir() / "kernels") / name
     if not library.exists():

@@ -16,7 +16,7 @@ from typing import Any
 import kvlab
 
 APART = ("harness", "testing", "bench", "conf", "__pycache__")  # below kvlab/; conf/ is in the configuration
-SOURCES = (".py", ".c", ".cu", ".json", ".csv")
+SOURCES = (".py", ".c", ".h", ".cu", ".json", ".csv")
 DIGITS = 16
 
 
