@@ -80,7 +80,7 @@ class LRU(Eviction):
 class Ranked(Eviction):
     """The lowest rank, among equals the one not used for longest. Each call in logarithmic time.
 
-    The heap keeps entries of keys that were removed until they come up, or are as many as the others.
+    The heap keeps entries of keys that left until they come up, or are as many as the others.
     """
 
     def __init__(self) -> None:
@@ -98,12 +98,11 @@ class Ranked(Eviction):
         rank = self.past[key] = self.rank(self.past.get(key), priority)
         entry = self.entry[key] = (rank, self.time, key)
         heappush(self.heap, entry)
-        if len(self.heap) > 2 * len(self.entry) + 16:
-            self.heap = list(self.entry.values())
-            heapify(self.heap)
+        self.tidy_heap()
 
     def remove(self, key: int) -> None:
         del self.entry[key]
+        self.tidy_heap()
 
     def pop(self) -> int:
         while self.heap:
@@ -117,6 +116,13 @@ class Ranked(Eviction):
     def forget(self, key: int) -> None:
         self.entry.pop(key, None)
         self.past.pop(key, None)
+        self.tidy_heap()
+
+    def tidy_heap(self) -> None:
+        """Drop the entries of keys that left, once they are most of the heap."""
+        if len(self.heap) > 2 * len(self.entry) + 16:
+            self.heap = list(self.entry.values())
+            heapify(self.heap)
 
     def __contains__(self, key: object) -> bool:
         return key in self.entry

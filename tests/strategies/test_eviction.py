@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kvlab.eviction import FIFO, LFU, LRU, Priority
+from kvlab.eviction import FIFO, LFU, LRU, PageAware, Priority
 
 
 class Sorted:
@@ -82,3 +82,26 @@ def test_keys_that_come_and_go_do_not_pile_up(kind):
         eviction.add(1)
         eviction.remove(1)
     assert len(eviction.heap) < 40
+
+
+LEAVE = {
+    "pop": lambda eviction, key: eviction.pop(),
+    "forget": lambda eviction, key: eviction.forget(key),
+    "remove": lambda eviction, key: (eviction.remove(key), eviction.forget(key)),
+}
+
+
+@pytest.mark.parametrize("kind", [LRU, LFU, FIFO, Priority, lambda: PageAware(blocks=4)])
+@pytest.mark.parametrize("leave", LEAVE)
+def test_nothing_is_kept_of_keys_that_left(kind, leave):
+    """Ranked orders tidied when keys came, never when they left: an empty cache kept up to twice its keys' entries."""
+    eviction, rng = kind(), random.Random(leave)
+    keys = rng.sample(range(1000), 1000)
+    for key in keys:
+        eviction.add(key, rng.randrange(3))
+    for key in rng.sample(keys, 1000):
+        LEAVE[leave](eviction, key)
+    assert not len(eviction)
+    kept = {name: value for name, value in vars(eviction).items() if hasattr(value, "__len__")}
+    assert kept
+    assert {name: len(value) for name, value in kept.items() if len(value) > 16} == {}
