@@ -1,5 +1,6 @@
-"""Lengths drawn from a formula, without end. The first n requests of a longer workload are the workload of n requests.
+"""Lengths drawn from a formula, without end, or written down, one by one.
 
+The first n requests of a longer workload are the workload of n requests.
 Only `random.Random` draws here: Python promises the same numbers in every version.
 """
 
@@ -11,7 +12,7 @@ from math import log
 from random import Random
 
 from kvlab.errors import UsageError
-from kvlab.workload.knobs import Config, number, optional_whole, positive, span, whole
+from kvlab.workload.knobs import Config, number, optional_whole, positive, shown, span, whole
 from kvlab.workload.rows import Drawn
 
 
@@ -71,6 +72,22 @@ def fixed(config: Config) -> Drawn:
     prompt, output = whole(config, "prompt_len"), whole(config, "output_len")
     source = f"fixed, prompt {prompt}, output {output}"
     return Drawn(repeat((prompt, output)), {"synthetic": True, "source": source})
+
+
+def listed(config: Config) -> Drawn:
+    """The one source with an end: asked for more requests than it lists, it refuses."""
+    given = config.get("lengths")
+    if not isinstance(given, list) or not given or not all(map(_is_pair, given)):
+        allowed = "a list with [prompt, output] of each request, tokens, 1 or more"
+        raise UsageError(f"workload.lengths={shown(given):.80}: allowed is {allowed}")
+    count = requests_to_draw(config)
+    if count > len(given):
+        raise UsageError(f"workload.num_requests={count}: allowed is at most {len(given)}, as many as workload.lengths")
+    return Drawn(iter([(prompt, output) for prompt, output in given]), {"synthetic": True, "source": "written down"})
+
+
+def _is_pair(item: object) -> bool:
+    return isinstance(item, list) and len(item) == 2 and all(type(part) is int and 1 <= part <= 10**9 for part in item)
 
 
 def requests_to_draw(config: Config) -> int:

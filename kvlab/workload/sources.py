@@ -15,6 +15,7 @@ OWN = {
     "lognormal": ("mu", "sigma", "mean", "cap", "prompt_share"),
     "uniform": ("prompt_len", "output_len"),
     "fixed": ("prompt_len", "output_len"),
+    "listed": ("lengths",),
 }
 FILES = {  # workloads that are a file's: what it is that they need
     "mooncake": "a trace of Mooncake's, JSON lines with hash_ids",
@@ -80,6 +81,8 @@ def draw(config: Config, seed: int, max_len: int) -> Drawn:
             return lengths.uniform(config, seed)
         case "fixed":
             return lengths.fixed(config)
+        case "listed":
+            return lengths.listed(config)
         case name if name in histograms.names():
             return histograms.drawn(name, seed)
         case name:

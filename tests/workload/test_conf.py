@@ -11,7 +11,17 @@ from kvlab.workload.make import make
 from kvlab.workload.sources import COMMON, FILES, OF_FILES
 
 FOLDER = Path(__file__).resolve().parents[2] / "conf/workload"
-NAMES = ("lognormal", "uniform", "fixed", "azure_conv", "sharegpt", "arxiv", "sharegpt_sosp23", "alpaca_sosp23")
+NAMES = (
+    "lognormal",
+    "uniform",
+    "fixed",
+    "listed",
+    "azure_conv",
+    "sharegpt",
+    "arxiv",
+    "sharegpt_sosp23",
+    "alpaca_sosp23",
+)
 
 
 def node(name):

@@ -26,6 +26,7 @@ UNIFORM = {
     "output_len": {"min": 1, "max": 2},
 }
 FIXED = {"name": "fixed", "num_requests": 3, "prompt_len": 7, "output_len": 5}
+LISTED = {"name": "listed", "num_requests": 3, "lengths": [[3, 5], [8, 1], [4, 4], [1, 2]]}
 ALL = [LOGNORMAL, UNIFORM, FIXED, {"name": "azure_conv", "num_requests": 50}]
 
 
@@ -79,6 +80,10 @@ def test_fixed_up_to_max_len():
     everything = make(FIXED, seed=0, max_len=11, vocab=None)
     assert everything.requests == []
     assert [refused.id for refused in everything.refused] == [0, 1, 2]
+
+
+def test_listed_lengths_run_as_they_are_written():
+    assert lengths(make(LISTED, seed=3, max_len=12, vocab=None)) == [(0, 3, 5), (1, 8, 1), (2, 4, 4)]
 
 
 @pytest.mark.parametrize("config", ALL, ids=lambda config: config["name"])
@@ -158,7 +163,7 @@ def test_info_counts_arrivals_and_measures_what_runs():
         ({"scale": "half"}, "scale=half"),
         ({"max_tokens": 0}, "max_tokens=0"),
         ({"sample": "random"}, "sample=random: only a file"),
-        ({"name": "lognromal"}, "name=lognromal: allowed are lognormal, uniform, fixed, arxiv, azure_conv"),
+        ({"name": "lognromal"}, "name=lognromal: allowed are lognormal, uniform, fixed, listed, arxiv, azure_conv"),
         ({"name": None}, "name=null"),
         ({"output_len": 3}, "workload.output_len: workload lognormal has no such knob"),
     ],
@@ -198,3 +203,21 @@ def test_wrong_arguments(arguments, message):
     with pytest.raises(UsageError) as caught:
         make(FIXED, **({"seed": 0, "max_len": 64, "vocab": None} | arguments))
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_requests": 5}, "num_requests=5: allowed is at most 4, as many as workload.lengths"),
+        ({"lengths": None}, "lengths=null: allowed is a list"),
+        ({"lengths": []}, "lengths=[]"),
+        ({"lengths": [[3, 5], [4]]}, "lengths=[[3, 5], [4]]"),
+        ({"lengths": [[3, 0]]}, "lengths=[[3, 0]]"),
+        ({"lengths": [[True, 2]]}, "lengths=[[True, 2]]"),
+        ({"cap": 9}, "workload.cap: workload listed has no such knob"),
+    ],
+)
+def test_wrong_lists(change, message):
+    with pytest.raises(UsageError, match=r"^workload\.") as caught:
+        make(LISTED | change, seed=0, max_len=4096, vocab=None)
+    assert message in str(caught.value)

@@ -15,6 +15,7 @@ NODES = {
     "fixed": {"name": "fixed", "prompt_len": 30, "output_len": 12},
     "lognormal": {"name": "lognormal", "mu": 5.5, "sigma": 0.9, "cap": None, "prompt_share": 0.5, "rate": 3.0},
     "refused": {"name": "uniform", "prompt_len": {"min": 1, "max": 400}, "output_len": {"min": 1, "max": 300}},
+    "listed": {"name": "listed", "lengths": [[3, 5], [400, 130], [9, 1]] * 1000},
     "sharegpt": {"name": "sharegpt", "scale": 0.3, "max_tokens": 50, "rate": 7.5},
 }
 
