@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvlab.engine.sequence import Sequence, shared_tokens
+from kvlab.engine.settings import LONGEST_PREFIX
 from kvlab.strategy import Grant
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ class Entrance:
 
     def admit(self) -> None:
         left = list[Sequence]()
+        self._rank()
         while self.scheduler.may_admit() and len(left) < len(self.lanes.spare) and self._within_budget():
             sequence = self.waiting[0]
             if self.scheduler.siblings.elder(sequence) is not None:
@@ -39,6 +41,25 @@ class Entrance:
             else:
                 self._alone_refused(sequence)
         self.waiting.extendleft(reversed(left))
+
+    def _rank(self) -> None:
+        """Where the cache decides: those who find more of their tokens go first, else whoever came first.
+
+        Within a priority. Without a cache nobody finds anything, and this is the order of arrival.
+        """
+        scheduler, waiting = self.scheduler, self.waiting
+        if scheduler.settings.queue != LONGEST_PREFIX or len(waiting) < 2 or not scheduler.may_admit():
+            return
+        ranked = sorted(waiting, key=lambda one: (-one.request.priority, -self._found(one)))
+        waiting.clear()
+        waiting.extend(ranked)
+        scheduler.awaited_first()
+
+    def _found(self, sequence: Sequence) -> int:
+        """Tokens that it need not compute, were it to start now."""
+        if sequence.swapped or not self.metered.finds or self.lanes.ids is None:
+            return sequence.swapped
+        return self.metered.lookup(self.scheduler.arrival(sequence))
 
     def _within_budget(self) -> bool:
         budget = self.scheduler.settings.token_budget

@@ -19,7 +19,7 @@ from kvlab.engine.lanes import Lanes
 from kvlab.engine.launch import Launch
 from kvlab.engine.metered import Metered
 from kvlab.engine.sequence import Sequence
-from kvlab.engine.settings import Settings
+from kvlab.engine.settings import LONGEST_PREFIX, Settings
 from kvlab.engine.siblings import Siblings
 from kvlab.engine.speculation import Speculation
 from kvlab.engine.tally import Tally
@@ -102,7 +102,7 @@ class Scheduler:
         while place and self.waiting[place - 1].request.priority < priority:
             place -= 1
         self.waiting.insert(place, sequence)
-        if not place:
+        if not place or self.settings.queue == LONGEST_PREFIX:
             self.refused_at = -1  # that was somebody else
         self.awaited_first()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+LONGEST_PREFIX = "longest_prefix"  # engine.queue: whoever finds the most of its tokens in the cache goes first
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -13,6 +15,7 @@ class Settings:
     token_budget: int | None = None  # tokens of one launch, over all sequences; None: without bound
     max_preemptions: int = 20  # of one sequence; then its request fails
     wait_for_prefix: bool = True  # an arrival waits while somebody is computing more of its prefix than it would find
+    queue: str = "arrival"  # whose turn it is among those of one priority; or LONGEST_PREFIX
     fork: bool = True  # samples of one request, and beams, share what they have in common
     length_penalty: float = 1.0  # of beam search
 

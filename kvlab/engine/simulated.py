@@ -18,6 +18,7 @@ from kvlab.engine.engine import Engine
 from kvlab.engine.lanes import Lanes
 from kvlab.engine.launch import Launch
 from kvlab.engine.scheduler import Scheduler, Tokens
+from kvlab.engine.settings import LONGEST_PREFIX
 from kvlab.record.recorder import Recorder
 from kvlab.request import Request
 from kvlab.strategy import Move
@@ -137,7 +138,7 @@ class SimulatedEngine(Engine[SimulatedExecutor]):
         window: int = 1024,
     ) -> None:
         super().__init__(requests, scheduler, executor, executor.clock, recorder, progress)
-        self.ranked = False  # requests differ in priority
+        self.ranked = scheduler.settings.queue == LONGEST_PREFIX  # or requests differ in priority
         self.came, self.window = (
             Came(times),
             max(window, scheduler.strategy.memory.max_seqs),

@@ -147,8 +147,8 @@ Overrides are NAME=VALUE; a sweep takes several values: a,b,c or range(0,3) or c
   executor=simulated                         a GPU that is not there: gpu, vmm, cost (names), gpu.NAME, cost.NAME,
                                              kv_dtype, tensor_parallel; docs/simulation.md
   workload.NAME, model.NAME, strategy.NAME   what the chosen one has: workload.num_requests=64 workload.rate=2.5
-  engine.max_seqs, engine.chunk, engine.token_budget, engine.max_preemptions, engine.wait_for_prefix, engine.fork,
-    engine.clock, engine.temperature, engine.threads, engine.cuda_graphs, engine.memory_map (for a picture)
+  engine.max_seqs, engine.chunk, engine.token_budget, engine.max_preemptions, engine.wait_for_prefix, engine.queue,
+    engine.fork, engine.clock, engine.temperature, engine.threads, engine.cuda_graphs, engine.memory_map (for a picture)
   slo.ttft_s, slo.tpot_s                     what counts as served well: limits in seconds
   hydra.run.dir=DIR, hydra.sweep.dir=DIR     where results go
   hydra/launcher=submitit_slurm, submitit_local, ray

@@ -172,6 +172,7 @@ ENGINE: dict[str, Check] = {
     "token_budget": optional(whole(1)),
     "max_preemptions": whole(0),
     "wait_for_prefix": flag,
+    "queue": one_of("arrival", "longest_prefix"),
     "fork": flag,
     "length_penalty": number(0),
     "draft_tokens": whole(0, 64),

@@ -101,6 +101,7 @@ def draw(seed: int, families: float = 0.4) -> Life:
         "max_preemptions": rng.choice((0, 1, 3, PLENTY, PLENTY, PLENTY, PLENTY)),
         "wait_for_prefix": rng.random() < 0.8,
         "fork": rng.random() < 0.8,
+        "queue": rng.choice(("arrival", "longest_prefix")),
         "length_penalty": rng.choice((0.0, 1.0, 1.0, 2.0)),
         "eos": eos,
     }

@@ -68,6 +68,7 @@ def settings(rng: Random) -> list[str]:
         f"engine.chunk={rng.choice(('null', 1, 5))}", f"engine.token_budget={rng.choice(('null', 4, 12))}",
         f"engine.fork={rng.choice(('true', 'false'))}",
         f"engine.wait_for_prefix={rng.choice(('true', 'true', 'false'))}",
+        f"engine.queue={rng.choice(('arrival', 'longest_prefix'))}",
     ]  # fmt: skip
 
 
