@@ -34,6 +34,19 @@ def _pool(shape: tuple[int, ...], stride: tuple[int, ...]) -> Pool:
     return Pool(width.bit_length() - 1, width - 1, *stride[:3])
 
 
+def pool_shape(slots: int, kv_heads: int, head_dim: int, tile: int) -> tuple[int, ...]:
+    """Of the tensor with so many slots, rounded up to whole tiles; tile 1: token-major."""
+    assert tile > 0, f"a tile of {tile} slots"
+    if tile == 1:
+        return slots, kv_heads, head_dim
+    return -(-slots // tile), kv_heads, tile, head_dim
+
+
+def tile_of(kv: Tensor) -> int:
+    """Slots in a tile; 1: token-major."""
+    return 1 if kv.dim() == 3 else kv.shape[2]
+
+
 def heads_of(kv: Tensor) -> int:
     """Key/value heads."""
     return kv.shape[1]

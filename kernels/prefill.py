@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from kvlab.kernels.pool import take
 from kvlab.memory.view import Blocks, View, slots_of
 
 CHUNK = 512  # queries behind a prefix that share one mask [CHUNK, N]
@@ -33,10 +34,10 @@ def prefill(q_TQD: Tensor, k_SHD: Tensor, v_SHD: Tensor, view: View, index: int,
 
 
 def _gathered(k_SHD: Tensor, v_SHD: Tensor, view: View, index: int) -> tuple[Tensor, Tensor]:
-    """k_NHD, v_NHD: the sequence's own slots in order; a row is read in place."""
-    if isinstance(view, Blocks):
+    """k_NHD, v_NHD: the sequence's own slots in order; a row is read in place, where its slots lie side by side."""
+    if isinstance(view, Blocks) or k_SHD.dim() == 4:
         slot_N = slots_of(view, index)
-        return k_SHD.index_select(0, slot_N), v_SHD.index_select(0, slot_N)
+        return take(k_SHD, slot_N), take(v_SHD, slot_N)
     start, stop = int(view.start_B[index]), int(view.start_B[index] + view.length_B[index])
     return k_SHD[start:stop], v_SHD[start:stop]
 

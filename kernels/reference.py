@@ -1,6 +1,6 @@
 """The truth for every attention kernel: each query by itself, in float64, from the slots the view names.
 
-T new tokens, Q query heads, S slots, H key/value heads, D head size. Slow and short on purpose.
+T new tokens, Q query heads, D head size; a pool is k_SHD or k_UHWD, see pool.py. Slow and short on purpose.
 """
 
 from __future__ import annotations
@@ -8,10 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kvlab.kernels.pool import take
 from kvlab.memory.view import View, slots_of
 
 
-def attend(q_TQD: Tensor, k_SHD: Tensor, v_SHD: Tensor, view: View, scale: float, window: int | None = None) -> Tensor:
+def attend(
+    q_TQD: Tensor, k_pool: Tensor, v_pool: Tensor, view: View, scale: float, window: int | None = None
+) -> Tensor:
     """o_TQD in float64: query t sees the tokens of its sequence up to its own position, the last `window` of them."""
     o_TQD = torch.empty(q_TQD.shape, dtype=torch.float64)
     token = 0
@@ -19,7 +22,9 @@ def attend(q_TQD: Tensor, k_SHD: Tensor, v_SHD: Tensor, view: View, scale: float
         slot_N = slots_of(view, index)
         for position in range(length - new, length):
             seen_N = slot_N[: position + 1][-(window or position + 1) :]
-            o_TQD[token] = _one(q_TQD[token].double(), k_SHD[seen_N].double(), v_SHD[seen_N].double(), scale)
+            o_TQD[token] = _one(
+                q_TQD[token].double(), take(k_pool, seen_N).double(), take(v_pool, seen_N).double(), scale
+            )
             token += 1
     return o_TQD
 

@@ -73,6 +73,17 @@ def host_bytes(config: dict[str, Any], token_bytes: int) -> int:
     return given
 
 
+def tile(config: dict[str, Any]) -> int:
+    """Slots in a tile of the layout; 1: token-major. UsageError: no power of two, or not to be had on a GPU."""
+    node = config.get("layout") or {}
+    given = node.get("tile", 1)
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1 or given & (given - 1):
+        raise UsageError(f"layout.tile={given}: allowed is a power of two: slots, 1 for token_major")
+    if given > 1 and config.get("device", "cpu") != "cpu":
+        raise UsageError(f"layout={node.get('name')} with device={config['device']}: allowed there is token_major")
+    return given
+
+
 def build_strategy(config: dict[str, Any], token_bytes: int, layers: int, pool_bytes: int) -> Strategy:
     """The strategy of a run over a pool of so many bytes."""
     max_len, engine = int(config["max_len"]), config["engine"]
@@ -90,6 +101,7 @@ def build_strategy(config: dict[str, Any], token_bytes: int, layers: int, pool_b
         page_group_bytes=int(config.get("page_group_bytes") or 0) * (2 if sliced else 2 * layers),
         sliced=sliced,
         host_bytes=host_bytes(config, token_bytes),
+        tile=tile(config),
     )
     strategy: Strategy = build(config["strategy"], memory, key="strategy._target_")
     return strategy

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, lcm
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -47,19 +47,20 @@ class Memory:
     page_group_bytes: int = 0  # one page group in all reservations together
     sliced: bool = False  # a reservation holds all layers, so that a page group is two pages
     host_bytes: int = 0  # for keys and values on the host: where swapped sequences lie
+    tile: int = 1  # slots whose heads lie among each other (layout=head_major): they have memory together
 
     def page_groups(self, tokens: int) -> int:
-        """Page groups that `tokens` tokens touch. Tokens per page group need not be whole."""
-        return ceil_div(tokens * self.token_bytes, self.page_group_bytes)
+        """Page groups that `tokens` tokens touch, in whole tiles. Tokens per page group need not be whole."""
+        return ceil_div(ceil_div(tokens, self.tile) * self.tile * self.token_bytes, self.page_group_bytes)
 
     def tokens(self, page_groups: int) -> int:
-        """Tokens that fit whole into so many page groups."""
-        return page_groups * self.page_group_bytes // self.token_bytes
+        """Tokens that fit into so many page groups in whole tiles."""
+        return page_groups * self.page_group_bytes // self.token_bytes // self.tile * self.tile
 
     @property
     def align(self) -> int:
-        """Tokens after which a token and a page group begin together; rows start at multiples of it."""
-        return self.page_group_bytes // gcd(self.page_group_bytes, self.token_bytes)
+        """Tokens after which a tile and a page group begin together; rows start at multiples of it."""
+        return lcm(self.page_group_bytes // gcd(self.page_group_bytes, self.token_bytes), self.tile)
 
 
 @dataclass(slots=True, eq=False)

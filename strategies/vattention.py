@@ -74,7 +74,7 @@ class VAttention(MappedRows):
     def usage(self) -> Usage:
         size = self.memory.page_group_bytes
         held, free = self.held_total * size, (self.groups_total - self.held_total) * size
-        largest = min(free // self.memory.token_bytes, self.longest) if self.table.spare else 0
+        largest = min(self.memory.tokens(free // size), self.longest) if self.table.spare else 0
         rounded = held - self.rooms_total * self.memory.token_bytes
         return Usage(held, 0, free, largest, rounded, (self.groups_total - len(self.unmapped)) * size)
 

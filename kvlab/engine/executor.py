@@ -15,6 +15,7 @@ from kvlab.engine.lanes import Lanes
 from kvlab.engine.launch import Launch, packed
 from kvlab.engine.sampling import Asked, Sampler, best
 from kvlab.kernels.attention import SHORT
+from kvlab.kernels.pool import tile_of
 from kvlab.kernels.write import write
 from kvlab.memory.dense import DenseStore
 from kvlab.memory.store import Store
@@ -72,8 +73,10 @@ class RealExecutor:
         table_BP, slots = np.arange(2 * width, dtype=np.int32).reshape(2, width), 2 * width * block_size
         if self.strategy.block_size is None:
             table_BP *= block_size
-        dtype, device = self.store.layer(0)[0].dtype, self.store.layer(0)[0].device  # an error would hold the tensor
-        scratch = DenseStore(shape.layers, slots, shape.kv_heads, shape.head_dim, dtype, str(device))
+        pool = self.store.layer(0)[0]
+        dtype, device, tile = pool.dtype, pool.device, tile_of(pool)
+        del pool  # an error would hold the tensor
+        scratch = DenseStore(shape.layers, slots, shape.kv_heads, shape.head_dim, dtype, str(device), tile)
         view = self.kernels.make_view(table_BP, start_B, stop_B, self.strategy.block_size)
         _, position_T = packed(stop_B, start_B, stop_B)
         zeros_T = torch.zeros(tokens, dtype=torch.int64, device=device)

@@ -16,6 +16,7 @@ GROUPS = {  # in the order of a run's configuration
     "preemption": "what becomes of the victim's tokens",
     "eviction": "who leaves a cache first; used by strategies that keep one",
     "attention": "what reads the tables: a view and a kernel",
+    "layout": "how the heads of a slot lie in memory; the same slots and tokens with every strategy",
     "preset": "a real system: its strategy, axes and settings",
     "gpu": "with executor=simulated: whose figures",
     "vmm": "with executor=simulated: seconds that a driver takes to map",

@@ -82,7 +82,7 @@ class Row:
 
 def is_placement(key: str) -> bool:
     """Whether it says how memory is managed, and so must not change a token."""
-    return key in ("preset", "strategy", *SHARED) or key.startswith("strategy.")
+    return key in ("preset", "strategy", "layout", *SHARED) or key.startswith(("strategy.", "layout."))
 
 
 def group(runs: list[Run], by: list[str] | None = None) -> list[Row]:

@@ -20,7 +20,8 @@ from kvlab.harness.manifest import MANIFEST
 from kvlab.harness.rundir import CONFIG, EARLIER, ERROR, RESULT, STEPS, read_json
 
 ENDS = (RESULT, ERROR)  # one of them is there when a run is over
-NAMED = ("strategy", "model", "workload", "gpu", "vmm", "cost")  # configuration groups that are known by their name
+# Configuration groups that are known by their name.
+NAMED = ("strategy", "model", "workload", "layout", "gpu", "vmm", "cost")
 
 
 @dataclass(frozen=True)

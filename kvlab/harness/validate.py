@@ -17,7 +17,9 @@ from kvlab.errors import UsageError
 
 Check = Callable[[str, Any], Any]
 SIMULATED = ("gpu", "vmm", "cost")  # groups that a real run has no use for; kvlab.cost checks their values
-GROUPS = ("strategy", "model", "workload", "admission", "victim", "preemption", "forecast", "eviction", "attention")
+GROUPS = (
+    "strategy", "model", "workload", "admission", "victim", "preemption", "forecast", "eviction", "attention", "layout",
+)  # fmt: skip
 UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 

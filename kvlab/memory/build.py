@@ -34,16 +34,17 @@ def build_store(
     if strategy.virtual:
         page_bytes = memory.page_group_bytes // (2 if memory.sliced else 2 * layers)
         page_groups = memory.bytes // memory.page_group_bytes
+        opened = vmm or open_vmm(device)
         store = VirtualStore(
-            layers, slots, kv_heads, head_dim, dtype, page_bytes, page_groups, memory.sliced, vmm or open_vmm(device)
+            layers, slots, kv_heads, head_dim, dtype, page_bytes, page_groups, memory.sliced, opened, memory.tile
         )
     else:
-        store = DenseStore(layers, slots, kv_heads, head_dim, dtype, device)
+        store = DenseStore(layers, slots, kv_heads, head_dim, dtype, device, memory.tile)
     if memory.host_bytes:
-        with ExitStack() as opened:
-            opened.callback(store.close)
+        with ExitStack() as undo:
+            undo.callback(store.close)
             store.open_host(memory.host_bytes // token_bytes)
-            opened.pop_all()
+            undo.pop_all()
     return store
 
 

@@ -7,27 +7,36 @@ from contextlib import ExitStack, closing
 import torch
 from torch import Tensor
 
+from kvlab.kernels.pool import pool_shape
 from kvlab.memory.host_vmm import PhysicalPool, Reservation, VmmError, round_up
 from kvlab.memory.store import Store
-from kvlab.moves import Copy, Move, SwapIn, SwapOut
+from kvlab.moves import Move, SwapIn, SwapOut
 
 
 class DenseStore(Store):
-    """[2, L, S, H, D], every byte committed by the constructor. VmmError: refused, and nothing is left of it.
+    """2 * L pools, every byte committed by the constructor. VmmError: refused, and nothing is left of it.
 
-    Elsewhere than on the host it is what torch allocates there.
+    Elsewhere than on the host it is what torch allocates there. tile: slots in a head-major tile, a power of two;
+    1: token-major.
     """
 
     def __init__(
-        self, layers: int, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: str = "cpu"
+        self,
+        layers: int,
+        slots: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: str = "cpu",
+        tile: int = 1,
     ) -> None:
-        shape, self._opened = (2, layers, slots, kv_heads, head_dim), ExitStack()
+        shape, self._opened = (2, layers, *pool_shape(slots, kv_heads, head_dim, tile)), ExitStack()
         self._pool: PhysicalPool | None = None
         if device == "cpu":
-            k_LSHD, v_LSHD = self._on_host(dtype, shape)
+            keys, values = self._on_host(dtype, shape)
         else:
-            k_LSHD, v_LSHD = self._on_device(dtype, shape, device)
-        self._layers = list(zip(k_LSHD, v_LSHD, strict=True))
+            keys, values = self._on_device(dtype, shape, device)
+        self._layers = list(zip(keys, values, strict=True))
 
     def committed_bytes(self) -> int:
         return self._pool.committed_bytes() if self._pool else self._nbytes
@@ -50,17 +59,15 @@ class DenseStore(Store):
 
     def _on_device(self, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> Tensor:
         try:
-            kv_2LSHD = torch.empty(shape, dtype=dtype, device=device)
+            pools = torch.empty(shape, dtype=dtype, device=device)
         except torch.OutOfMemoryError as error:
             raise VmmError("torch.empty", str(error).splitlines()[0]) from error
-        self._nbytes = kv_2LSHD.nbytes
+        self._nbytes = pools.nbytes
         self._opened.callback(torch.cuda.empty_cache)  # torch would keep the memory for itself
-        return kv_2LSHD
+        return pools
 
     def _apply(self, move: Move) -> None:
         match move:
-            case Copy():
-                self._copy(move)
             case SwapOut() | SwapIn():
                 self._swap(move)
             case _:

@@ -9,14 +9,14 @@ from typing import Any
 from kvlab.memory import host, host_vmm, store
 from kvlab.memory.host_vmm import PhysicalPool, Reservation, VmmError
 
-# Kind of call -> where it is. A copy is one layer's, a swap one tensor's; a map or an unmap that of one reservation.
+# Kind of call -> where it is. A copy is all that go together, a swap one tensor's, a map or an unmap one reservation's.
 CALLS: dict[str, tuple[Any, str]] = {
     "pool": (host_vmm, "_memory_file"),
     "reservation": (Reservation, "__init__"),
     "map": (Reservation, "map"),
     "unmap": (Reservation, "unmap"),
     "drop": (PhysicalPool, "drop"),
-    "copy": (store, "copy"),
+    "copy": (store, "copy_all"),
     "host": (host.HostMemory, "__init__"),
     "swap": (host, "transfer"),
 }

@@ -1,7 +1,8 @@
 """Where keys and values lie: a store owns the memory of all layers and carries out a strategy's moves.
 
-Every layer's keys and values are token-major tensors [S, H, D] (S slots, H key/value heads, D head size)
-that stay the same for the store's whole life; only what backs them changes.
+Every layer's keys and values are pools that stay the same for the store's whole life; only what backs them
+changes. A pool is token-major, k_SHD, or head-major, k_UHWD: U tiles of W slots, in which a head's slots lie side
+by side. S slots, H key/value heads, D head size. The host's slots are token-major.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from itertools import groupby
 
 from torch import Tensor
 
-from kvlab.kernels.copy import copy
+from kvlab.kernels.copy import copy_all
 from kvlab.memory.host import HostMemory
 from kvlab.moves import Copy, Move, SwapIn, SwapOut
 
-Layers = list[tuple[Tensor, Tensor]]  # k_SHD, v_SHD of each
+Layers = list[tuple[Tensor, Tensor]]  # the pools of keys and of values of each
 Copies = Callable[[list[Copy]], None]
 
 
@@ -24,25 +25,29 @@ class Store(ABC):
     """The keys and values of one pool."""
 
     _layers: Layers
-    _copies: Copies | None = None  # None: layer by layer
+    _copies: Copies | None = None  # None: as kernels/copy.py does it
     _host: HostMemory | None = None  # None: nothing is swapped
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
-        """k_SHD, v_SHD of that layer: the same tensors for the store's whole life, dead after close."""
+        """Keys and values of that layer: the same tensors for the store's whole life, dead after close."""
         return self._layers[index]
 
     def apply(self, moves: list[Move]) -> None:
-        """Carry out the moves in order. VmmError: that move did nothing, those before it are done."""
-        for together, group in groupby(moves, self._together):
-            if together:
+        """Carry out the moves in order. VmmError: that move did nothing, those before it are done.
+
+        Copies that follow one another go together, and nothing is done where one cannot be.
+        """
+        for move in moves:
+            assert move.pool == 0, f"{move}: the store has one pool"
+        for copies, group in groupby(moves, lambda move: isinstance(move, Copy)):
+            if copies:
                 self._copy_all([move for move in group if isinstance(move, Copy)])
             else:
                 for move in group:
-                    assert move.pool == 0, f"{move}: the store has one pool"
                     self._apply(move)
 
     def copy_all_with(self, make: Callable[[Layers], Copies]) -> None:
-        """From here on copies that follow one another go together, through what `make` makes of all layers."""
+        """From here on copies go through what `make` makes of all layers."""
         self._copies = make(self._layers)
 
     def open_host(self, slots: int) -> None:
@@ -79,16 +84,11 @@ class Store(ABC):
     def _apply(self, move: Move) -> None: ...
 
     def _copy_all(self, moves: list[Copy]) -> None:
-        assert self._copies is not None
-        self._copies(moves)
-
-    def _together(self, move: Move) -> bool:
-        return self._copies is not None and isinstance(move, Copy)
+        if self._copies is None:
+            copy_all(self._layers, moves)
+        else:
+            self._copies(moves)
 
     def _swap(self, move: SwapOut | SwapIn) -> None:
         assert self._host is not None, f"{move}: no room was opened on the host"
         self._host.apply(move)
-
-    def _copy(self, move: Copy) -> None:
-        for k_SHD, v_SHD in self._layers:
-            copy(k_SHD, v_SHD, move.source, move.target, move.tokens)

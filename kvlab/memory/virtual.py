@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from kvlab.errors import UsageError
+from kvlab.kernels.pool import pool_shape
 from kvlab.memory.host_vmm import VmmError, round_up
 from kvlab.memory.ledger import Ledger
 from kvlab.memory.store import Store
@@ -37,32 +38,37 @@ class VirtualStore(Store):
         page_groups: int,
         sliced: bool = False,
         vmm: Vmm = HOST,
+        tile: int = 1,
     ) -> None:
-        """`vmm` is closed with the store, or here where the store cannot be made."""
+        """`vmm` is closed with the store, or here where the store cannot be made.
+
+        tile: slots in a head-major tile, a power of two, which are mapped together; 1: token-major.
+        """
         together = layers if sliced else 1  # layers in one reservation
         places = 2 * layers // together
-        self._page_bytes, self._page_groups = page_bytes, page_groups
+        self._page_bytes, self._page_groups, self._tile = page_bytes, page_groups, tile
         self._slot_bytes = together * kv_heads * head_dim * dtype.itemsize
         with ExitStack() as opened:
             self._vmm = opened.enter_context(closing(vmm))
             vmm.check_page(page_bytes, layers * kv_heads * head_dim * dtype.itemsize)
             if page_groups < 1:
                 raise UsageError(f"a pool of {page_groups} page groups: allowed is 1 or more")
-            nbytes = round_up(slots * self._slot_bytes, page_bytes)
+            nbytes = round_up(round_up(slots, tile) * self._slot_bytes, page_bytes)
             self._pool = opened.enter_context(closing(vmm.pool(places * page_groups * page_bytes, page_bytes)))
             self._reservations = [
                 opened.enter_context(closing(vmm.reservation(nbytes, page_bytes))) for _ in range(places)
             ]
             self._background = opened.enter_context(ThreadPoolExecutor(1, "kvlab-mapping"))
-            tensors_SLHD = [place.tensor(dtype, (slots, together, kv_heads, head_dim)) for place in self._reservations]
+            tiles, *inner = pool_shape(slots, kv_heads, head_dim, tile)  # or slots, where they are by themselves
+            tensors = [place.tensor(dtype, (tiles, together, *inner)) for place in self._reservations]
             opened.callback(vmm.settle)
             self._opened = opened.pop_all()
         self._begun: Future[None] | None = None
         self.ledger = Ledger(nbytes // page_bytes, page_groups)
         if vmm.ahead:
             self.ledger.back_all()
-        layers_SHD: list[Tensor] = [kv_SHD for kv_SLHD in tensors_SLHD for kv_SHD in kv_SLHD.unbind(1)]
-        self._layers = list(zip(layers_SHD[:layers], layers_SHD[layers:], strict=True))
+        pools: list[Tensor] = [pool for tensor in tensors for pool in tensor.unbind(1)]
+        self._layers = list(zip(pools[:layers], pools[layers:], strict=True))
 
     def apply(self, moves: list[Move]) -> None:
         self.join()
@@ -105,14 +111,10 @@ class VirtualStore(Store):
                 self.ledger.check_drop(physical)
                 self._drop_pages(physical, len(self._reservations))
                 self.ledger.drop(physical)
-            case Copy():
-                self._check_mapped(move.tokens, move.source, move.target)
-                self._copy(move)
-                self._vmm.mark()  # the device may be at it still
             case SwapOut(place, _, tokens) | SwapIn(_, place, tokens):
                 self._check_mapped(tokens, place)
                 self._swap(move)
-                self._vmm.mark()
+                self._vmm.mark()  # the device may be at it still
 
     def _copy_all(self, moves: list[Copy]) -> None:
         for move in moves:
@@ -122,7 +124,8 @@ class VirtualStore(Store):
 
     def _check_mapped(self, tokens: int, *firsts: int) -> None:
         for first in firsts:
-            self.ledger.check_mapped(self._group(first), self._group(first + tokens, end=True))
+            start, stop = first // self._tile * self._tile, round_up(first + tokens, self._tile)
+            self.ledger.check_mapped(self._group(start), self._group(stop, end=True))
 
     def _map(self, virtual: int, physical: int) -> None:
         self.ledger.check_map(virtual, physical)

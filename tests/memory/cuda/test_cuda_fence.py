@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from kvlab.kernels.copy import copy
+from kvlab.kernels.copy import copy_all
 from kvlab.memory import store as store_module
 from kvlab.memory.cuda.fence import Fence
 from kvlab.memory.cuda.vmm import CudaVmm
@@ -70,11 +70,12 @@ def test_one_list_waits_once(store, device, launch):
 def test_unmapping_waits_for_copies_of_its_own_list(store, device, monkeypatch):
     """A copy is a launch like others: the device is at it when the host goes on."""
 
-    def running(k_SHD, v_SHD, source, target, tokens):
-        copy(k_SHD, v_SHD, source, target, tokens)
-        device.launch([(kv_SHD[source].data_ptr(), tokens * 256) for kv_SHD in (k_SHD, v_SHD)])
+    def running(layers, moves):
+        copy_all(layers, moves)
+        for source, _, tokens, _ in moves:
+            device.launch([(kv_SHD[source].data_ptr(), tokens * 256) for kv_SHD in layers[0]])
 
-    monkeypatch.setattr(store_module, "copy", running)
+    monkeypatch.setattr(store_module, "copy_all", running)
     store.apply([Copy(0, SLOTS, SLOTS), Unmap(0), Map(0, 5), Copy(SLOTS, 0, 2), Unmap(1)])
     close(store, device)
 
