@@ -20,6 +20,7 @@ from typing import Any
 
 from kvlab.errors import UsageError
 from kvlab.harness import identity, memory, provenance, rundir, schema
+from kvlab.harness.output import NO_SPACE
 from kvlab.parent import end_with_parent
 
 Execute = Callable[[dict[str, Any], Path, Callable[[str], None], Callable[[int, int], None]], dict[str, Any]]
@@ -42,7 +43,7 @@ def run_job(directory: Path, execute: Execute | None = None) -> int:
         rundir.fail(directory, f"out of memory: {_one_line(error)}", traceback.format_exc())
         return rundir.EXITS["failed"]
     except OSError as error:
-        full = error.errno in rundir.NO_SPACE
+        full = error.errno in NO_SPACE
         rundir.fail(directory, rundir.DISK_FULL if full else _one_line(error), traceback.format_exc())
         return rundir.EXITS["failed"]
     except Exception as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvlab.errors import UsageError
 from kvlab.harness import identity, rundir
+from kvlab.harness.output import writing
 
 if TYPE_CHECKING:
     from kvlab.harness.plan import Planned
@@ -117,12 +118,12 @@ class Manifest:
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """One sweep in a directory at a time. Raises UsageError if there is another, or it cannot be written."""
-    try:
+    """One sweep in a directory at a time. Raises UsageError if there is another, or it cannot be written; OSError: the
+    disk is full.
+    """
+    with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
         file = (directory / LOCK).open("w")
-    except OSError as error:
-        raise UsageError(f"{directory}: cannot write there: {error.strerror}") from error
     with file:
         try:
             with rundir.unless_unsupported():

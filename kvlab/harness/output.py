@@ -1,13 +1,16 @@
-"""The file that --out names: tried before anything is measured, so that minutes are not lost to a wrong path."""
+"""Where results are to be written: tried before anything is measured, so that minutes are not lost to a wrong path."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 
 from kvlab.errors import UsageError
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def check(path: Path | None) -> None:
@@ -36,8 +39,10 @@ def write(path: Path, text: str) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What the system says about writing `path`, as a UsageError."""
+    """What the system says about writing `path`, as a UsageError; of a full disk an OSError: no path would be right."""
     try:
         yield
     except OSError as error:
+        if error.errno in NO_SPACE:
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise UsageError(f"{path}: cannot write there: {error.strerror}") from error

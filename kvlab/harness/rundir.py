@@ -19,6 +19,7 @@ from typing import Any
 
 from kvlab.errors import UsageError
 from kvlab.harness import identity, schema
+from kvlab.harness.output import writing
 
 CONFIG, OVERRIDES, RESULT, ERROR, LOG = "config.json", "overrides.json", "result.json", "error.txt", "log.txt"
 STEPS, REQUESTS, OUTPUTS, TRACKING = "steps.csv", "requests.csv", "outputs.jsonl", "tracking.json"
@@ -27,7 +28,6 @@ EARLIER = ".earlier"  # in a sweep: results that were replaced; tables leave it 
 NOT_COMPARED = ("started", "wall_s", "process_peak_bytes", "machine", "versions")  # of a result: differ when repeated
 EXITS = {"ok": 0, "refused": 2, "failed": 1}  # status of a run -> exit status of what ran it
 FINISHED = ("ok", "refused")
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 DISK_FULL = "the disk is full"  # the reason of a run that failed for it
 
 
@@ -80,13 +80,11 @@ def is_finished(directory: Path) -> bool:
 @contextlib.contextmanager
 def claimed(directory: Path, wait: bool = False) -> Iterator[None]:
     """One run in a directory at a time. Raises UsageError if there is another (wait: waits for its end), or it cannot
-    be written.
+    be written; OSError: the disk is full.
     """
-    try:
+    with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY)
-    except OSError as error:
-        raise UsageError(f"{directory}: cannot write there: {error.strerror}") from error
     try:
         with unless_unsupported():
             _lock(directory, descriptor, wait)
@@ -118,18 +116,16 @@ def is_blank(directory: Path) -> bool:
 
 
 def prepare(directory: Path, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Make the directory ready for the run, or raise UsageError if it holds something else.
+    """Make the directory ready for the run. UsageError: it holds something else; OSError: the disk is full.
 
     What an earlier try of the same run, or a run that failed, left behind is removed.
     """
-    try:
+    with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
         _refuse_foreign(directory, config)
         clear(directory)
         write_json(directory / OVERRIDES, list(overrides), sync=False)  # the result waits for them
         write_json(directory / CONFIG, config, sync=False)
-    except OSError as error:
-        raise UsageError(f"{directory}: cannot write there: {error.strerror}") from error
 
 
 def clear(directory: Path) -> None:

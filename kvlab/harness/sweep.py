@@ -19,6 +19,7 @@ from kvlab.errors import UsageError
 from kvlab.harness import rundir, validate
 from kvlab.harness.limits import Limits
 from kvlab.harness.manifest import MANIFEST, Again, Manifest, locked
+from kvlab.harness.output import NO_SPACE
 from kvlab.harness.rundir import fingerprint
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _sweep(manifest: Manifest, plan: Plan, tracker: Tracker, limits: Limits, arg
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"interrupted: {_take_up(manifest)}") from None
     except OSError as error:
-        if error.errno not in rundir.NO_SPACE:
+        if error.errno not in NO_SPACE:
             raise
         print(f"kvlab: {rundir.DISK_FULL}: {_take_up(manifest, ' --retry-failed')}", file=sys.stderr)
         return 1

@@ -76,16 +76,16 @@ def test_a_second_sweep_waits_outside() -> None:
     assert statuses(Path("out")) == {"seed=1": "ok"}
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """4 MiB, of which 150 KiB are free."""
+@pytest.fixture(params=[100, 140, 144, 148, 180])
+def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """4 MiB, of which so many KiB are free: which file is the first without room differs."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], capture_output=True)
     if mounted.returncode:
         pytest.skip("only root may mount a tmpfs")
     try:
-        (disk / "ballast").write_bytes(bytes(4 * 2**20 - 150 * 1024))
+        (disk / "ballast").write_bytes(bytes(4 * 2**20 - request.param * 1024))
         yield disk
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
@@ -95,7 +95,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_costs_no_finished_run(small_disk: Path) -> None:
     arguments = (f"hydra.sweep.dir={small_disk / 'out'}", "seed=range(0,8)")
     code, said = finish(*arguments)
-    assert code == 1
+    assert code == 1, said
     assert "the disk is full: " in said
     kept = [name for name, status in statuses(small_disk / "out").items() if status == "ok"]
     assert 1 <= len(kept) < 8, "the test needs a disk that holds some of the runs"

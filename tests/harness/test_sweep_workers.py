@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from kvlab.errors import UsageError
+from kvlab.harness import rundir
 from kvlab.harness.cli import main
 from kvlab.harness.limits import Limits
 
@@ -65,6 +68,27 @@ def test_a_full_disk_stops_the_sweep(capfd: pytest.CaptureFixture[str]) -> None:
     )
     assert capfd.readouterr().err.endswith(f"kvlab: {said}\n")
     assert not Path("out/seed=2/result.json").exists()
+
+
+@pytest.mark.parametrize("name", ["overrides.json", "config.json"])
+def test_a_disk_that_is_full_between_two_runs_stops_it_too(
+    name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Found while a run was prepared it counted as wrong use: exit status 2, and no word of what is left to do."""
+    write = rundir._write
+
+    def fills(path: Path, text: str, sync: bool = True) -> None:
+        if path == Path("out/seed=2") / name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, text, sync)
+
+    monkeypatch.setattr(rundir, "_write", fills)
+    assert main([*SWEEP, "seed=1,2,3"]) == 1
+    assert "kvlab: the disk is full: 1 of 3 runs are finished and stay; take it up" in capfd.readouterr().err
+    assert not Path("out/seed=2/result.json").exists()
+    assert not Path("out/seed=3").exists()
+    monkeypatch.setattr(rundir, "_write", write)
+    assert main([*SWEEP, "seed=1,2,3"]) == 0
 
 
 @pytest.mark.parametrize("text", ["0s", "-1", "1d", "soon"])
