@@ -78,8 +78,8 @@ class Paged(SwappedBlocks):
         row_N = self.table.rows(seqs)
         room_N = self.table.filled[row_N] * size
         more_N = upto_N - room_N
-        full = ((room_N == length_N) & (more_N > 0) & (more_N <= size)).all()
-        if not full or not 0 < count <= len(self.free) or upto_N.max() > self.memory.max_len:
+        full_N = (room_N == length_N) & (more_N > 0) & (more_N <= size) & (upto_N <= self.memory.max_len)
+        if np.count_nonzero(full_N) < count or not 0 < count <= len(self.free):
             return super().extend_all(seqs, length_N, upto_N)
         self.table.append_each(row_N, self.free[: -count - 1 : -1])
         del self.free[-count:]

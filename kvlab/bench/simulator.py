@@ -10,6 +10,7 @@ import json
 import resource
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 from typing import Any
 
@@ -47,7 +48,8 @@ def _warm_up(config: dict[str, Any], folder: Path) -> None:
     short = {**config, "workload": {**config["workload"], "num_requests": WARM_UP}}
     planned = simulate.plan(short)
     if not simulate.refusal(planned):
-        simulate.serve(short, planned, folder, None)
+        with TemporaryDirectory(dir=folder) as own:  # as ever, the run itself writes new files
+            simulate.serve(short, planned, Path(own), None)
 
 
 def main(folder: Path) -> None:

@@ -126,7 +126,11 @@ class Table:
 
     def take(self, out_B: NDArray[np.bool_]) -> Block:
         """Take these off [count]."""
-        gone, stay = self.cells[:, : self.count][:, out_B], self.cells[:, : self.count][:, ~out_B]
+        live = self.cells[:, : self.count]
+        if np.count_nonzero(out_B) == self.count:
+            self.count = 0
+            return live.copy()
+        gone, stay = live[:, out_B], live[:, ~out_B]
         self.count = stay.shape[1]
         self.cells[:, : self.count] = stay
         return gone

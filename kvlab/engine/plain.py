@@ -107,10 +107,10 @@ class PlainScheduler:
         known_B += samples_B
         over_B = samples_B & (known_B >= lanes.end[:count])
         self._finish(over_B, now)
-        self.decoding = bool(samples_B.all()) or self._all_decode()
+        self.decoding = np.count_nonzero(samples_B) == count or self._all_decode()
 
     def _finish(self, over_B: NDArray[np.bool_], now: float) -> None:
-        if over_B.any():
+        if np.count_nonzero(over_B):
             self._end(ended(self._take_off(over_B), "finished", "", now))
 
     def _launch(self) -> Launch:
@@ -152,7 +152,8 @@ class PlainScheduler:
     def _all_decode(self) -> bool:
         lanes, count = self.lanes, len(self.lanes)
         known_B = lanes.known[:count]
-        return bool(((lanes.stored[:count] == known_B - 1) & (known_B > lanes.prompt[:count])).all())
+        ready_B = (lanes.stored[:count] == known_B - 1) & (known_B > lanes.prompt[:count])
+        return bool(np.count_nonzero(ready_B) == count)
 
     def _may_admit(self) -> bool:
         return bool(self.num_waiting and self.lanes.spare and self.refused_at != self.changes)
@@ -245,6 +246,8 @@ class PlainScheduler:
     def drain(self) -> bool:
         """Take the strategy's moves over; whether there were any."""
         moves = self.metered.drain()
+        if not moves:
+            return False
         self.moves += moves
         self.changes += any(isinstance(move, Copy) for move in moves)
-        return bool(moves)
+        return True

@@ -62,7 +62,7 @@ class PlainEngine:
         time: SimulatedTime,
         recorder: Recorder,
         progress: Callable[[int], None] | None = None,
-        window: int = 1024,
+        window: int = 256,
     ) -> None:
         self.pending, self.came = Pending(batches), Came(times)
         self.scheduler, self.time, self.clock = scheduler, time, time.clock

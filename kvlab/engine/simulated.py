@@ -135,7 +135,7 @@ class SimulatedEngine(Engine[SimulatedExecutor]):
         executor: SimulatedExecutor,
         recorder: Recorder,
         progress: Callable[[int], None] | None = None,
-        window: int = 1024,
+        window: int = 256,
     ) -> None:
         super().__init__(requests, scheduler, executor, executor.clock, recorder, progress)
         self.ranked = scheduler.settings.queue == LONGEST_PREFIX  # or requests differ in priority

@@ -24,6 +24,7 @@ REQUEST_COLUMNS = (
 )  # fmt: skip
 
 FEW = 32
+AT_ONCE = 512  # rows made text of together: more would take new memory from the system
 
 
 def write_steps(path: Path, rows: Iterable[tuple[float, ...]]) -> None:
@@ -33,10 +34,13 @@ def write_steps(path: Path, rows: Iterable[tuple[float, ...]]) -> None:
 
 def write_step_block(path: Path, rows: Block) -> None:
     """The same from rows in columns, of which some may be means of several steps; seconds to the nanosecond."""
-    seconds, counts = rows[:, :2].T, rows[:, 2:].T  # time_s and dt_s come first
     with path.open("w", newline="") as file:
         csv.writer(file).writerow(("step", *Step._fields))
-        file.write(lines([np.arange(len(rows)), *map(nanoseconds, seconds), *map(whole, counts)]))
+        counts = [*map(whole, rows[:, 2:].T)]
+        for first in range(0, len(rows), AT_ONCE):
+            few = slice(first, first + AT_ONCE)
+            index, seconds = np.arange(len(rows))[few], rows[few, :2].T  # time_s and dt_s come first
+            file.write(lines([index, *map(nanoseconds, seconds), *(column[few] for column in counts)]))
 
 
 def write_requests(path: Path, sequences: list[Sequence]) -> None:
