@@ -1,7 +1,7 @@
 """Attention of a launch on the CPU, over either geometry: each sequence by itself, whoever shares the launch.
 
-Pieces of a few tokens go through the C kernel, all in one call; longer ones through torch, one by one.
-Without a C compiler everything goes through torch, and `kernel_name` says so.
+Pieces of a few tokens go through one C kernel, longer ones through another, all of each in one call. Without a C
+compiler everything goes through torch, a sequence at a time, and `kernel_name` says so.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from kvlab.kernels.decode import decode, kernel, queries_of
-from kvlab.kernels.prefill import prefill
+from kvlab.kernels.prefill import kernel as prefill_kernel
+from kvlab.kernels.prefill import prefill, prefill_all
 from kvlab.memory.view import View
 
-# New tokens of a piece that the C kernel takes. What it computes is the same for any number of threads, and for
-# a token alone or in a piece; torch promises neither. In float64 speed does not count, so it takes everything.
+# New tokens of a piece that go through the kernel for single queries: it computes the same for a token alone or in a
+# piece. The other one computes the same however a prompt is cut into longer pieces, but sums in another order. In
+# float64 speed does not count, and everything goes through the first.
 SHORT = 8
 SHORT_FLOAT64 = 1 << 30
 
@@ -36,8 +38,13 @@ def attend(q_TQD: Tensor, k_SHD: Tensor, v_SHD: Tensor, view: View, scale: float
         decode(function, q_TQD, k_SHD, v_SHD, o_TQD, view, queries_of(view, short), scale)
         shortest = short + 1
     new_B = view.new_B.numpy()
+    index_B = np.flatnonzero(new_B >= shortest)
+    longer = prefill_kernel(q_TQD.dtype, head_dim, groups) if compiled and len(index_B) else None
+    if longer is not None:
+        prefill_all(longer, q_TQD, k_SHD, v_SHD, o_TQD, view, index_B, scale)
+        return o_TQD
     stop_B = np.cumsum(new_B, dtype=np.int64)
-    for index in np.flatnonzero(new_B >= shortest).tolist():
+    for index in index_B.tolist():
         tokens = slice(stop_B[index] - new_B[index], stop_B[index])
         o_TQD[tokens] = prefill(q_TQD[tokens], k_SHD, v_SHD, view, index, scale)
     return o_TQD

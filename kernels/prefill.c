@@ -1,0 +1,295 @@
+// Attention of pieces of several new tokens, prompts or chunks of them, for both geometries and layouts.
+//
+// One item of work is QUERIES tokens of one piece with one key/value head. Keys and values are taken TILE at a time
+// and packed, keys transposed, so that both products run over whole vectors: GROUPS * QUERIES rows share what is
+// packed. Tiles start at multiples of TILE of a sequence's own positions, and each row sums in one order: what a row
+// gives does not depend on the other rows, on how a prompt is cut, on the geometry, nor on the threads.
+//
+// Built for one HEAD_DIM, GROUPS, QUERIES and element type (FLOAT32 or BFLOAT16); bfloat16 sums in float, where the
+// machine has them through dot products of pairs.
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(BFLOAT16) && defined(__AVX512BF16__)
+#include <immintrin.h>
+#define PAIRS 1
+#endif
+
+#include "pool.h"
+
+#define TILE 64  // tokens; fixed, since it decides the order of the sums
+#define LOG2_E 1.44269504f
+
+// Rows and vectors of a product that stay in registers: 6 x 4 of the 32 that AVX-512 has, 6 x 2 of 16.
+#if defined(__AVX512F__)
+#define VECTOR 64  // bytes
+#define COLUMNS 4
+#elif defined(__AVX__)
+#define VECTOR 32
+#define COLUMNS 2
+#else
+#define VECTOR 16
+#define COLUMNS 2
+#endif
+#define ROWS 6
+#define LANES (VECTOR / 4)
+#define SPANS (TILE / LANES)                      // vectors of scores in a row
+#define WIDE ((HEAD_DIM + LANES - 1) / LANES)     // vectors of a value
+#define BLOCK ((GROUPS * QUERIES + ROWS - 1) / ROWS * ROWS)  // rows of an item
+
+typedef float lanes __attribute__((vector_size(VECTOR)));
+typedef int32_t ints __attribute__((vector_size(VECTOR)));
+typedef uint32_t words __attribute__((vector_size(VECTOR)));
+
+#ifdef BFLOAT16
+typedef uint16_t element;
+#else
+typedef float element;
+#endif
+
+// What the products multiply: floats, or pairs of bfloat16 that lie one behind the other in the direction of the sum.
+#ifdef PAIRS
+#define STEP 2
+typedef uint32_t operand;
+typedef words operands;
+static inline lanes add_product(lanes sum, operand row, operands column) {
+    return (lanes)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32((int)row), (__m512bh)column);
+}
+#else
+#define STEP 1
+typedef float operand;
+typedef lanes operands;
+static inline lanes add_product(lanes sum, operand row, operands column) { return sum + row * column; }
+#endif
+#define DEPTH ((HEAD_DIM + STEP - 1) / STEP)
+
+struct scratch {
+    operands keys[DEPTH][SPANS], values[TILE / STEP][WIDE];
+    lanes sum[BLOCK][WIDE], weight[BLOCK], score[ROWS][SPANS];
+    operand query[BLOCK][DEPTH], share[ROWS][TILE / STEP];
+    float top[BLOCK], shrink[ROWS];
+};
+
+#ifdef BFLOAT16
+static inline float widen(element half) {
+    uint32_t bits = (uint32_t)half << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline element narrow(float value) {  // to the nearest, ties to even
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (value != value) return (element)(bits >> 16 | 64);
+    return (element)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+#else
+static inline float widen(element value) { return value; }
+static inline element narrow(float value) { return value; }
+#endif
+
+// One head of a slot as operands along the head.
+static inline operand along(const element *head, int step) {
+#ifdef PAIRS
+    return head[2 * step] | (2 * step + 1 < HEAD_DIM ? (uint32_t)head[2 * step + 1] << 16 : 0);
+#else
+    return widen(head[step]);
+#endif
+}
+
+// Where the tokens [first, first + count) of a sequence lie, in elements. Reads only the table entries of these tokens.
+static void locate(int64_t *at, int64_t first, int count, int64_t start, const int32_t *table, int64_t block_size,
+                   const struct pool *pool, int64_t head) {
+    int64_t block = table ? first / block_size : 0, offset = table ? first % block_size : 0;
+    for (int i = 0; i < count; i++) {
+        int64_t slot = table ? table[block] * block_size + offset : start + first + i;
+        at[i] = offset_of(pool, slot, head);
+        if (++offset == block_size) offset = 0, block++;
+    }
+}
+
+static void pack_keys(struct scratch *s, const element *keys, const int64_t *at, int count) {
+    operand(*to)[TILE] = (operand(*)[TILE])s->keys;
+    for (int i = 0; i < count; i++)
+        for (int step = 0; step < DEPTH; step++) to[step][i] = along(keys + at[i], step);
+    for (int step = 0; step < DEPTH; step++)
+        for (int i = count; i < TILE; i++) to[step][i] = 0;
+}
+
+static void pack_values(struct scratch *s, const element *values, const int64_t *at, int count) {
+    for (int i = 0; i < count; i += STEP) {
+        operand *to = (operand *)s->values[i / STEP];
+        const element *first = values + at[i];
+#ifdef PAIRS
+        const element *second = i + 1 < count ? values + at[i + 1] : 0;
+        for (int d = 0; d < HEAD_DIM; d++) to[d] = first[d] | (second ? (uint32_t)second[d] << 16 : 0);
+#else
+        for (int d = 0; d < HEAD_DIM; d++) to[d] = widen(first[d]);
+#endif
+        for (int d = HEAD_DIM; d < WIDE * LANES; d++) to[d] = 0;
+    }
+}
+
+// out[r][c] = out[r][c] * keep[r] + sum over k of rows[r][k] * columns[k][c], for ROWS rows and `count` vectors.
+static inline __attribute__((always_inline)) void product(lanes *out, int out_stride, const float *keep,
+                                                          const operand *rows, int row_stride,
+                                                          const operands *columns, int column_stride, int depth,
+                                                          const int count) {
+    lanes sum[ROWS][COLUMNS];
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+        for (int c = 0; c < count; c++) sum[r][c] = keep ? out[r * out_stride + c] * keep[r] : (lanes){0};
+    for (int k = 0; k < depth; k++) {
+        operands column[COLUMNS];
+#pragma GCC unroll 4
+        for (int c = 0; c < count; c++) column[c] = columns[k * column_stride + c];
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+            for (int c = 0; c < count; c++) sum[r][c] = add_product(sum[r][c], rows[r * row_stride + k], column[c]);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+        for (int c = 0; c < count; c++) out[r * out_stride + c] = sum[r][c];
+}
+
+static inline __attribute__((always_inline)) void products(lanes *out, int out_stride, const float *keep,
+                                                           const operand *rows, int row_stride,
+                                                           const operands *columns, int column_stride, int depth,
+                                                           int count) {
+    for (; count >= COLUMNS; count -= COLUMNS, out += COLUMNS, columns += COLUMNS)
+        product(out, out_stride, keep, rows, row_stride, columns, column_stride, depth, COLUMNS);
+    if (count == 3) product(out, out_stride, keep, rows, row_stride, columns, column_stride, depth, COLUMNS > 3 ? 3 : 1);
+    if (count == 2) product(out, out_stride, keep, rows, row_stride, columns, column_stride, depth, COLUMNS > 2 ? 2 : 1);
+    if (count == 1) product(out, out_stride, keep, rows, row_stride, columns, column_stride, depth, 1);
+}
+
+static inline float highest(lanes values) {
+    float lane[LANES];
+    memcpy(lane, &values, sizeof lane);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) lane[i] = lane[i] > lane[i + half] ? lane[i] : lane[i + half];
+    return lane[0];
+}
+
+// 2^x for x <= 0, to about 1e-7 relative (bfloat16: 4e-5); 0 below 2^-126. NaN stays NaN.
+static inline lanes power(lanes x) {
+    const float magic = 12582912.0f;  // 1.5 * 2^23: what is added to it loses its fraction, to the nearest
+    lanes shifted = x + magic, r = x - (shifted - magic);
+#ifdef BFLOAT16
+    lanes p = r * 9.6181291e-3f + 5.5504109e-2f;
+#else
+    lanes p = r * 1.5403530e-4f + 1.3333558e-3f;
+    p = p * r + 9.6181291e-3f;
+    p = p * r + 5.5504109e-2f;
+#endif
+    p = p * r + 2.4022651e-1f;
+    p = p * r + 6.9314718e-1f;
+    p = p * r + 1.0f;
+    p = (lanes)((ints)p + ((ints)shifted << 23));
+    return (lanes)((ints)p & ~(x < -126.0f));
+}
+
+// Scores of a row's keys [low, high) of the tile to weights: share, shrink, top and weight of the row.
+static inline void soften(struct scratch *s, int r, int row, int low, int high, int spans, float scale) {
+    lanes *score = s->score[r], most = (lanes){0} - INFINITY, added = {0};
+    ints lane;
+    for (int i = 0; i < LANES; i++) lane[i] = i;
+    if (low > 0 || high < spans * LANES)
+        for (int v = 0; v < spans; v++) {
+            ints index = lane + v * LANES, seen = (index >= low) & (index < high);
+            score[v] = (lanes)(((ints)score[v] & seen) | ((ints)((lanes){0} - INFINITY) & ~seen));
+        }
+    for (int v = 0; v < spans; v++) {
+        ints more = score[v] > most;
+        most = (lanes)(((ints)score[v] & more) | ((ints)most & ~more));
+    }
+    float found = highest(most) * scale, top = found > s->top[row] ? found : s->top[row];
+    float zero = top == -INFINITY ? 0 : top;  // nothing seen so far
+    s->shrink[r] = power((lanes){0} + (s->top[row] - zero))[0], s->top[row] = top;
+    for (int v = 0; v < spans; v++) {
+        lanes weight = power(score[v] * scale - zero);
+        added += weight;
+#ifdef PAIRS
+        __m256bh halves = _mm512_cvtneps_pbh((__m512)weight);
+        memcpy((uint16_t *)s->share[r] + v * LANES, &halves, sizeof halves);
+#else
+        memcpy(s->share[r] + v * LANES, &weight, sizeof weight);
+#endif
+    }
+    s->weight[row] = s->weight[row] * s->shrink[r] + added;
+}
+
+// Rows [row, row + ROWS) over the tile's first `limit` keys; row i is at position at + i / GROUPS, seen from the tile.
+static inline void attend_rows(struct scratch *s, int row, int rows, int64_t at, int64_t window, int limit,
+                               float scale) {
+    int spans = (limit + LANES - 1) / LANES;
+    products(s->score[0], SPANS, 0, s->query[row], DEPTH, s->keys[0], SPANS, DEPTH, spans);
+    for (int r = 0; r < ROWS; r++) {
+        int64_t last = at + (row + r < rows ? row + r : rows - 1) / GROUPS, low = window ? last - window + 1 : 0;
+        soften(s, r, row + r, low > TILE ? TILE : low < 0 ? 0 : (int)low, last < TILE ? (int)last + 1 : TILE, spans,
+               scale);
+    }
+    products(s->sum[row], WIDE, s->shrink, s->share[0], TILE / STEP, s->values[0], WIDE, (limit + STEP - 1) / STEP,
+             WIDE);
+}
+
+// `tokens` queries, the first of them at position `position`; q and o point to that one's head.
+static void attend_item(const element *q, const element *keys, const element *values, element *o, int64_t token_stride,
+                        int tokens, int64_t position, int64_t window, int64_t start, const int32_t *table,
+                        int64_t block_size, const struct pool *pool, int64_t head, float scale) {
+    struct scratch s;
+    int64_t at[TILE], stop = position + tokens;
+    int rows = tokens * GROUPS;
+    for (int row = 0; row < BLOCK; row++) {
+        const element *from = q + row / GROUPS * token_stride + row % GROUPS * HEAD_DIM;
+        for (int step = 0; step < DEPTH; step++) s.query[row][step] = row < rows ? along(from, step) : 0;
+        for (int c = 0; c < WIDE; c++) s.sum[row][c] = (lanes){0};
+        s.weight[row] = (lanes){0}, s.top[row] = -INFINITY;
+    }
+    int64_t first = window && position >= window ? (position - window + 1) / TILE * TILE : 0;
+    for (; first < stop; first += TILE) {
+        int count = stop - first < TILE ? (int)(stop - first) : TILE;
+        locate(at, first, count, start, table, block_size, pool, head);
+        pack_keys(&s, keys, at, count);
+        pack_values(&s, values, at, count);
+        for (int row = 0; row < rows; row += ROWS) {
+            int64_t nearest = position + row / GROUPS;
+            int64_t furthest = position + (row + ROWS < rows ? row + ROWS - 1 : rows - 1) / GROUPS;
+            if (furthest < first || (window && nearest - window + 1 >= first + TILE)) continue;
+            int limit = furthest - first < TILE ? (int)(furthest - first) + 1 : TILE;
+            attend_rows(&s, row, rows, position - first, window, limit, (float)(scale * LOG2_E));
+        }
+    }
+    for (int row = 0; row < rows; row++) {
+        element *to = o + row / GROUPS * token_stride + row % GROUPS * HEAD_DIM;
+        float weight = 0;
+        for (int i = 0; i < LANES; i++) weight += s.weight[row][i];
+        for (int d = 0; d < HEAD_DIM; d++) to[d] = narrow(s.sum[row][d / LANES][d % LANES] / weight);
+    }
+}
+
+// q and o [T, H * GROUPS, HEAD_DIM]. Item i < count is the new tokens first[i] and on, QUERIES at most, of
+// sequence[i], whose new tokens are new[b] of length[b], packed from token[b] on. Contiguous rows: table is NULL and
+// start[b] the slot of sequence b's first token; paged: row b of table, of width entries. window: last tokens that a
+// query sees, itself included; 0: all.
+void attend_prefill(const element *q, const element *keys, const element *values, element *o,
+                    const int64_t *sequence, const int64_t *first, int64_t count, const int32_t *new,
+                    const int32_t *length, const int64_t *token, const int64_t *start, const int32_t *table,
+                    int64_t width, int64_t block_size, const struct pool *pool, int64_t kv_heads, int64_t window,
+                    double scale, int threads) {
+    const int64_t token_stride = kv_heads * GROUPS * HEAD_DIM;
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+    for (int64_t turn = 0; turn < count * kv_heads; turn++) {
+        int64_t item = count - 1 - turn / kv_heads, head = turn % kv_heads;  // a piece's last tokens see most: first
+        int64_t b = sequence[item], left = new[b] - first[item];
+        int64_t query = (token[b] + first[item]) * token_stride + head * GROUPS * HEAD_DIM;
+        attend_item(q + query, keys, values, o + query, token_stride, left < QUERIES ? (int)left : QUERIES,
+                    length[b] - left, window, table ? 0 : start[b], table ? table + b * width : 0, block_size, pool,
+                    head, (float)scale);
+    }
+}
