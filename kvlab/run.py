@@ -16,6 +16,7 @@ from kvlab.engine.speculation import speculation_of
 from kvlab.model.load import load, shape_of
 from kvlab.model.shape import Shape
 from kvlab.record import files, memory_map, summary
+from kvlab.record.goodput import Slo
 from kvlab.record.others import BUSY_ABOVE, OthersShare
 from kvlab.strategy import Strategy
 from kvlab.workload.make import Workload, make
@@ -119,9 +120,14 @@ def _identity(config: dict[str, Any], planned: Plan) -> dict[str, Any]:
         "deterministic": arrivals <= {0.0} or config["engine"]["clock"] == "steps",
         "capacity": planned.capacity,
         "workload": planned.workload.info,
-        "num_requests": len(planned.workload.requests) + len(planned.workload.refused),
+        "num_requests": num_requests(planned),
         "num_refused": len(planned.workload.refused),
     }
+
+
+def num_requests(planned: Plan) -> int:
+    """All that came, those included that max_len refuses."""
+    return len(planned.workload.requests) + len(planned.workload.refused)
 
 
 def _serve(
@@ -151,7 +157,7 @@ def _serve(
         told = engine.executor.describe()
         share = others.share()
     _write(directory, engine)
-    metrics = _metrics(planned, engine)
+    metrics = _metrics(config, planned, engine)
     return {
         **({"device_info": told} if told else {}),
         "matrix_product": product_name(getattr(torch, config["dtype"])) if config["device"] == "cpu" else "torch",
@@ -184,14 +190,14 @@ def _write(directory: Path, engine: Engine[RealExecutor]) -> None:
     files.write_outputs(directory / "outputs.jsonl", ended, engine.executor.sampler.ties)
 
 
-def _metrics(planned: Plan, engine: Engine[RealExecutor]) -> dict[str, Any]:
+def _metrics(config: dict[str, Any], planned: Plan, engine: Engine[RealExecutor]) -> dict[str, Any]:
     totals, tally = engine.recorder.totals, engine.scheduler.tally
     refused = sum(
         sequence.outcome == "refused" for sequence in tally.ended
     )  # has one sequence, however many it asks for
     return {
         **totals.metrics(planned.strategy.memory.bytes),
-        **summary.work_metrics(tally, totals.launches),
+        **summary.work_metrics(tally, totals.launches, num_requests(planned), Slo.of(config)),
         "num_refused": len(planned.workload.refused) + refused,
         "num_ties": len(set(engine.executor.sampler.ties)),
         "output_digest": summary.output_digest(tally.ended),

@@ -27,6 +27,7 @@ from kvlab.model.load import shape_of
 from kvlab.model.shape import Shape
 from kvlab.record import files
 from kvlab.record.batched import BatchedRecorder
+from kvlab.record.goodput import Slo
 from kvlab.record.memory_map import FILE, MemoryMap
 from kvlab.record.outcomes import Outcomes
 from kvlab.record.recorder import Recorder
@@ -139,7 +140,7 @@ def _identity(config: dict[str, Any], planned: Plan) -> dict[str, Any]:
 def serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Progress | None) -> dict[str, Any]:
     """The requests of a plan, to the last one; what was found, and the files of the series in `directory`."""
     with files.request_writer(directory / "requests.csv") as write:
-        outcomes, series = Outcomes(write, REQUEST_ROWS), Thinned(SERIES_ROWS, merged)
+        outcomes, series = Outcomes(write, REQUEST_ROWS, Slo.of(config)), Thinned(SERIES_ROWS, merged)
         engine = make_engine(config, planned, outcomes, series, progress)
         engine.run()
     files.write_step_block(directory / "steps.csv", series.rows(len(Step._fields)))
@@ -149,7 +150,7 @@ def serve(config: dict[str, Any], planned: Plan, directory: Path, progress: Prog
     summed, tally, totals = planned.workload.lengths.summary(), engine.scheduler.tally, engine.recorder.totals
     return {
         **totals.metrics(planned.strategy.memory.bytes),
-        **outcomes.metrics(tally, totals.launches),
+        **outcomes.metrics(tally, totals.launches, planned.workload.num_requests),
         "workload": {**planned.workload.about, **summed},
         "num_refused": summed["num_refused"] + outcomes.count["refused"],
         "counts": dict(planned.strategy.counts),

@@ -43,13 +43,15 @@ KEYS: dict[str, Kind | dict[str, Kind]] = {
     "config": OBJECT, "versions": OBJECT, "machine": OBJECT, "counts": OBJECT, "overrides": LIST,
     "capacity": OBJECT, "workload": OBJECT,
     "utilization": SHARE, "allocated_utilization": SHARE, "pool_usage": SHARE, "prefix_hit_rate": SHARE,
+    "goodput": SHARE,
     "others_cpu_share": AMOUNT,
     "waste": {"reservation": SHARE, "internal": SHARE, "external": SHARE, "cached": SHARE},
     "mean_batch_size": AMOUNT, "tokens_per_s": AMOUNT, "duration_s": AMOUNT, "wall_s": AMOUNT,
     "num_requests": COUNT, "num_finished": COUNT, "num_failed": COUNT, "num_refused": COUNT, "num_steps": COUNT,
-    "num_output_tokens": COUNT, "num_preemptions": COUNT, "recomputed_tokens": COUNT, "num_ties": COUNT,
+    "num_output_tokens": COUNT, "num_preemptions": COUNT, "most_preemptions": COUNT, "recomputed_tokens": COUNT,
+    "num_ties": COUNT,
     "peak_committed_bytes": COUNT, "os_committed_bytes": COUNT,
-    "ttft_s": SPREAD, "tpot_s": SPREAD, "normalized_latency_s": SPREAD,
+    "ttft_s": SPREAD, "tpot_s": SPREAD, "normalized_latency_s": SPREAD, "itl_s": {**SPREAD, "max": AMOUNT},
 }  # fmt: skip
 
 

@@ -36,11 +36,18 @@ def summary(result: Mapping[str, Any]) -> str:
     values = dict(flatten(result))
     lines = [("SIMULATED", f"no GPU was there; figures of {values.get('gpu')}")] if values.get("simulated") else []
     lines += [(words, f"{values[key]:.1%}") for key, words in SHARES if values.get(key) is not None]
+    if values.get("goodput") is not None and limited(values, "config.slo"):
+        lines.append(("requests within the limits", f"{values['goodput']:.1%}"))
     lines += [(words, text) for key, words, form in COUNTS if (text := _count(values, key, form))]
     if values.get("timing_valid") is False:
         lines.append(("timing", _doubt(values)))
     width = max((len(words) for words, _ in lines), default=0)
     return "\n".join(f"{words:{width}}  {value}" for words, value in lines)
+
+
+def limited(values: Mapping[str, Any], slo: str) -> bool:
+    """Whether there are limits to be served within; without them goodput is the share that finished."""
+    return any(values.get(f"{slo}.{limit}") is not None for limit in ("ttft_s", "tpot_s"))
 
 
 def _count(values: Mapping[str, Any], key: str, form: str) -> str:

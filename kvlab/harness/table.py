@@ -18,6 +18,7 @@ from kvlab.harness.results import Run
 from kvlab.harness.sheet import Sheet
 from kvlab.harness.sheet import grid as grid
 from kvlab.harness.stats import estimate
+from kvlab.harness.summary import limited
 from kvlab.record.compare import compare
 
 HOLE = "-"
@@ -62,6 +63,7 @@ COLUMNS = (
     Column("external", "waste.external", percent),
     Column("mean batch", "mean_batch_size", ranged),
     Column("tokens/s", "tokens_per_s", ranged, timed=True),
+    Column("goodput", "goodput", percent, timed=True),
     Column("preemptions", "num_preemptions", count),
     Column("refused", "num_refused", count),
     Column("failed", "num_failed", count),
@@ -78,7 +80,7 @@ def markdown(rows: list[Row]) -> str:
 def sheet(rows: list[Row]) -> Sheet:
     """The same as texts."""
     notes: list[str] = []
-    columns = [column for column in COLUMNS if column.metric not in OPTIONAL or _any(rows, column.metric)]
+    columns = [column for column in COLUMNS if _is_shown(rows, column.metric)]
     knobs = list(rows[0].key)
     digests, mixed = digest_cells(rows), len({is_simulated(run) for run in _runs(rows)}) > 1
     said = ["digest"] if set(digests) != {HOLE} else []  # a simulated run generates nothing
@@ -235,5 +237,7 @@ def _runs(rows: list[Row]) -> list[Run]:
     return [run for row in rows for run in row.runs]
 
 
-def _any(rows: list[Row], metric: str) -> bool:
-    return any(run.values.get(metric) for run in _runs(rows))
+def _is_shown(rows: list[Row], metric: str) -> bool:
+    if metric == "goodput":
+        return any(limited(run.config, "slo") for run in _runs(rows))
+    return metric not in OPTIONAL or any(run.values.get(metric) for run in _runs(rows))

@@ -12,12 +12,14 @@ import numpy as np
 
 from kvlab import sketch
 from kvlab.engine.columns import Ended
-from kvlab.engine.sequence import Sequence
+from kvlab.engine.sequence import Family, Sequence
 from kvlab.engine.tally import Tally
+from kvlab.record.goodput import Slo, share
 from kvlab.record.series import Block, Series
 from kvlab.sketch import Sketch
 
-COLUMNS = ("arrival_s", "first_token_s", "finish_s", "output", "eldest")
+COLUMNS = ("arrival_s", "first_token_s", "finish_s", "output", "branch")
+ONLY = -1  # the branch of a request's only sequence
 
 
 class Writes(Protocol):
@@ -31,13 +33,15 @@ class Writes(Protocol):
 class Outcomes:
     """Takes sequences when they have ended and forgets them; the first `kept` of them are written down."""
 
-    def __init__(self, write: Writes, kept: int) -> None:
+    def __init__(self, write: Writes, kept: int, slo: Slo | None = None) -> None:
         self.count: Counter[str] = Counter()
         self.write, self.kept = write, kept
         self.finished = Series(len(COLUMNS), self._take)
         self.ttft, self.tpot, self.normalized = Sketch(), Sketch(), Sketch()
         self.output_tokens, self.last_s, self.first_s = 0, 0.0, 0.0
         self.preempted_most = 0
+        self.slo, self.served_well = slo or Slo(), 0
+        self.late: set[int] = set()  # requests of which one sequence was late or failed, and others have not ended
 
     def add(self, sequence: Sequence) -> None:
         if not self.count:
@@ -54,7 +58,11 @@ class Outcomes:
         if sequence.outcome == "finished":
             output = sequence.known - request.prompt_len
             first_s, finish_s = sequence.first_token_s or 0.0, sequence.finish_s or 0.0
-            self.finished.append((request.arrival_s, first_s, finish_s, output, sequence.branch == 0))
+            self.finished.append(
+                (request.arrival_s, first_s, finish_s, output, ONLY if family is None else sequence.branch)
+            )
+        if family is not None:
+            self._one_of(family, sequence)
 
     def add_all(self, ended: Ended) -> None:
         """As `add` takes them one by one."""
@@ -66,10 +74,11 @@ class Outcomes:
             self.write.many(ended, self.kept)
             self.kept = max(0, self.kept - len(ended))
         if ended.outcome == "finished":
-            columns = ended.arrival_s, ended.first_token_s, ended.finish_s, ended.output, np.ones(len(ended))
+            branch_N = np.full(len(ended), ONLY)
+            columns = ended.arrival_s, ended.first_token_s, ended.finish_s, ended.output, branch_N
             self.finished.extend(np.stack(columns, axis=1))
 
-    def metrics(self, tally: Tally, launches: int) -> dict[str, Any]:
+    def metrics(self, tally: Tally, launches: int, num_requests: int) -> dict[str, Any]:
         self.finished.flush()
         duration = max(self.last_s - self.first_s, 0.0)
         return {
@@ -78,6 +87,7 @@ class Outcomes:
             "num_output_tokens": self.output_tokens,
             "duration_s": duration,
             "tokens_per_s": self.output_tokens / duration if duration else 0.0,
+            "goodput": share(self.served_well, num_requests),
             "num_steps": launches,
             **tally.metrics(),
             "most_preemptions": self.preempted_most,
@@ -87,11 +97,20 @@ class Outcomes:
             "quantile_error": sketch.ERROR,
         }
 
+    def _one_of(self, family: Family, sequence: Sequence) -> None:
+        """A request of several sequences is served well if all of them are."""
+        if not self.slo.kept_by(sequence):
+            self.late.add(sequence.request.id)
+        if not family.live:
+            self.served_well += sequence.request.id not in self.late
+            self.late.discard(sequence.request.id)
+
     def _take(self, block: Block) -> None:
-        arrival, first, finish, output, eldest = block.T
+        arrival, first, finish, output, branch = block.T
         self.output_tokens += int(output.sum())
         self.last_s = max(self.last_s, float(finish.max()))
         several = output > 1
-        self.ttft.add((first - arrival)[eldest > 0])
+        self.ttft.add((first - arrival)[branch <= 0])
         self.tpot.add((finish - first)[several] / (output[several] - 1))
         self.normalized.add((finish - arrival) / np.maximum(output, 1))
+        self.served_well += int(self.slo.kept(*block[branch == ONLY, :4].T).sum())

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kvlab.engine.sequence import Sequence
 from kvlab.engine.tally import Tally
+from kvlab.record.goodput import Slo, served_well, share
 
 
 def latency_metrics(finished: list[Sequence]) -> dict[str, Any]:
@@ -35,8 +36,8 @@ def spread(values: NDArray[np.float64]) -> dict[str, float | None]:
     return {"mean": float(values.mean()), "p50": float(p50), "p99": float(p99)}
 
 
-def work_metrics(tally: Tally, launches: int) -> dict[str, Any]:
-    """Counts, and tokens each second from the first arrival to the last finish."""
+def work_metrics(tally: Tally, launches: int, num_requests: int, slo: Slo) -> dict[str, Any]:
+    """Counts, and tokens each second from the first arrival to the last finish. num_requests: all that came."""
     finished = [s for s in tally.ended if s.outcome == "finished"]
     output = sum(s.known - s.request.prompt_len for s in finished)
     begin = min((s.request.arrival_s for s in tally.ended), default=0.0)
@@ -50,6 +51,7 @@ def work_metrics(tally: Tally, launches: int) -> dict[str, Any]:
         "num_output_tokens": output,
         "duration_s": duration,
         "tokens_per_s": output / duration if duration else 0.0,
+        "goodput": share(served_well(tally.ended, slo), num_requests),
         "num_steps": launches,
         **tally.metrics(),
         "most_preemptions": max((s.preemptions for s in tally.ended), default=0),

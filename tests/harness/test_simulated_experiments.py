@@ -31,6 +31,7 @@ SMALL = {  # axes cut short, so that each sweep takes a second or so
              "workload.num_requests=90"],
     "tenant": ["workload.tenant_prompt_len=300,100000", "engine.chunk=null", "strategy=paged",
                "workload.num_requests=200"],
+    "presets": ["preset=orca_max,vllm_v0", "workload.num_requests=60"],
 }  # fmt: skip
 
 
@@ -122,6 +123,13 @@ def test_a_tenant_is_served_before_those_who_come_after_it(scripts, sweeps):
     assert large["preempted elders"] == "0"
 
 
+def test_a_preset_that_reserves_less_runs_more(scripts, sweeps):
+    most, on_demand = rows(page("presets", scripts, sweeps).text)
+    assert (most["preset"], on_demand["preset"]) == ("orca_max", "vllm_v0")
+    assert float(on_demand["mean batch"]) > 2 * float(most["mean batch"])
+    assert float(on_demand["internal %"]) == 0 < float(most["internal %"])
+
+
 def test_a_cell_is_won_by_whoever_brings_most_tokens(scripts, sweeps):
     for row in rows(page("phase_diagram", scripts, sweeps).text):
         rates = {name: float(row[f"{name}, tokens/s"].replace(",", "")) for name in ("contiguous", "paged", "prefix")}
@@ -179,6 +187,16 @@ def test_goodput_counts_those_within_both_limits_by_the_time_in_which_requests_c
     requests = served(tmp_path)
     assert requests.preemptions_N.tolist() == [0, 0, 0, 2, 0]
     assert math.isnan(requests.finish_N[4])
+
+
+def test_goodput_counts_requests_and_not_their_sequences(tmp_path):
+    """A request of two sequences counted twice: more than all requests could be served well."""
+    head = "id,arrival_s,prompt_len,output_len,first_token_s,finish_s,preemptions,outcome,reason,branch\n"
+    late, good = "0,0.0,10,11,0.5,{},0,finished,,{}\n", "1,4.0,10,11,4.5,5.0,0,finished,,{}\n"
+    lines = [late.format(1.0, 0), late.format(9.0, 1), good.format(0), good.format(1)]
+    (tmp_path / "requests.csv").write_text(head + "".join(lines))
+    run = Run(tmp_path, "ok", "", {"num_finished": 2, "num_requests": 2}, {"slo.tpot_s": 0.1})
+    assert (goodput(run).share, goodput(run).per_s) == (1 / 2, 1 / 4.0)
 
 
 def test_goodput_without_arrivals_or_requests_is_refused(tmp_path):

@@ -11,6 +11,8 @@ from kvlab import simulate
 from kvlab.errors import UsageError
 from kvlab.harness.cli import main
 from kvlab.harness.compose import compose
+from kvlab.harness.goodput import goodput
+from kvlab.harness.results import Run
 from kvlab.record.step import Step
 from kvlab.run import execute
 
@@ -52,6 +54,17 @@ def test_long_runs_leave_short_files(tmp_path, monkeypatch):
     seconds = sum(float(row["dt_s"]) * float(row["token_state"]) for row in steps)
     assert seconds / result["duration_s"] / (4 << 30) == pytest.approx(result["utilization.whole"])
     assert len((tmp_path / "requests.csv").read_text().splitlines()) == 11
+
+
+@pytest.mark.parametrize("words", [(), ("workload.n=3",), ("strategy=prefix",)])
+def test_goodput_is_what_the_requests_file_says(tmp_path, words):
+    words = ["workload.rate=20", "pool_bytes=2GiB", "slo.ttft_s=0.1", "slo.tpot_s=0.03", *words]
+    result = run(tmp_path, *words)
+    there = Run(tmp_path, "ok", "", result, {"slo.ttft_s": 0.1, "slo.tpot_s": 0.03})
+    assert result["goodput"] == goodput(there).share
+    assert 0 < result["goodput"] < 1
+    without = run(tmp_path, *(word for word in words if "slo" not in word))
+    assert without["goodput"] == without["num_finished"] / without["num_requests"]
 
 
 def test_the_command_and_the_report_say_that_it_is_simulated(tmp_path, capsys):

@@ -9,6 +9,7 @@ import pytest
 
 from kvlab.engine.scheduler import Tally
 from kvlab.engine.sequence import Sequence
+from kvlab.record.goodput import Slo
 from kvlab.record.outcomes import Outcomes
 from kvlab.record.series import ROWS, Everything, Series, Thinned
 from kvlab.record.summary import work_metrics
@@ -84,15 +85,15 @@ def ended(id, rng):
 
 @pytest.mark.parametrize("count", [0, 1, 4, 9000])
 def test_outcomes_say_what_the_summary_of_all_of_them_says(count):
-    rng, written = np.random.default_rng(1), []
+    rng, written, slo = np.random.default_rng(1), [], Slo(1.0, 0.05)
     tally, outcomes = (
         Tally(preemptions=5, recomputed_tokens=7, hit_tokens=1, input_tokens=4),
-        Outcomes(SimpleNamespace(one=written.append), 10),
+        Outcomes(SimpleNamespace(one=written.append), 10, slo),
     )
     for id in range(count):
         tally.ended.append(ended(id, rng))
         outcomes.add(tally.ended[-1])
-    exact, streamed = work_metrics(tally, 3), outcomes.metrics(tally, 3)
+    exact, streamed = work_metrics(tally, 3, count + 2, slo), outcomes.metrics(tally, 3, count + 2)
     assert written == tally.ended[:10]
     assert streamed.pop("quantile_error") == ERROR
     assert streamed.keys() == exact.keys()

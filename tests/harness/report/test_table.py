@@ -27,6 +27,15 @@ def test_golden(sweep):
     assert markdown(rows(sweep)) == GOLDEN
 
 
+def test_goodput_is_shown_where_there_are_limits(write_run):
+    sweep = write_run("a", goodput=0.5).parent
+    assert "goodput" not in markdown(rows(sweep))
+    write_run("b", goodput=0.5, config={"slo": {"ttft_s": 1.0, "tpot_s": None}})
+    head, _, line = markdown(rows(sweep)).splitlines()[:3]
+    at = [cell.strip() for cell in head.split("|")].index("goodput")
+    assert line.split("|")[at].strip() == "50.0 %"
+
+
 def test_large_numbers_have_separators_in_markdown_and_none_in_csv(write_run):
     sweep = write_run("a", config={"max_len": 1024}, tokens_per_s=12345.678).parent
     write_run("b", config={"max_len": 512}, num_preemptions=123456)
