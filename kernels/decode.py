@@ -1,6 +1,7 @@
 """Attention of single query tokens through the C kernel: decode.c compiled for one element type and shape.
 
-T packed tokens, Q query heads, S slots, H key/value heads, D head size, B sequences, N queries.
+T packed tokens, Q query heads, S slots, H key/value heads, D head size, B sequences, N queries; a pool is k_SHD or
+k_UHWD, see pool.py.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kvlab.kernels.compiler import CompileError, load
+from kvlab.kernels.pool import heads_of, pool_of
 from kvlab.memory.view import Blocks, View
 
 ELEMENTS = {torch.float32: "FLOAT32", torch.float64: "FLOAT64", torch.bfloat16: "BFLOAT16"}
@@ -56,7 +58,8 @@ def kernel(dtype: torch.dtype, head_dim: int, groups: int) -> tuple[Callable[...
         logging.getLogger(__name__).warning("decode attention runs in torch, several times slower: %s", error)
         return None, f"torch: {error}"
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    function.argtypes = [*[pointer] * 6, number, *[pointer] * 3, *[number] * 4, ctypes.c_double, ctypes.c_int]
+    function.argtypes = [*[pointer] * 6, number, pointer, number, *[pointer] * 2, *[number] * 3, pointer,
+                         ctypes.c_double, ctypes.c_int]  # fmt: skip
     function.restype = None
     return function, "c"
 
@@ -70,10 +73,10 @@ def decode(
     view: View,
     queries: Queries,
     scale: float,
+    window: int | None = None,
 ) -> None:
-    """Write o_TQD of those queries."""
-    kv_heads, head_dim = k_SHD.shape[1:]
-    assert k_SHD.stride() == v_SHD.stride() == (k_SHD.stride(0), head_dim, 1), "keys and values are laid out alike"
+    """Write o_TQD of those queries. Each sees the last `window` tokens up to its own, or all of them."""
+    assert k_SHD.stride() == v_SHD.stride(), "keys and values are laid out alike"
     assert q_TQD.is_contiguous(), "queries are packed"
     if isinstance(view, Blocks):
         start, table, width, block_size = None, view.table_BP.data_ptr(), view.table_BP.shape[1], view.block_size
@@ -81,6 +84,6 @@ def decode(
         start, table, width, block_size = view.start_B.data_ptr(), None, 0, 1
     function(
         q_TQD.data_ptr(), k_SHD.data_ptr(), v_SHD.data_ptr(), o_TQD.data_ptr(),
-        *(x_N.ctypes.data for x_N in queries[:2]), len(queries.seen_N), queries.seen_N.ctypes.data,
-        start, table, width, block_size, kv_heads, k_SHD.stride(0), scale, torch.get_num_threads(),
+        *(x_N.ctypes.data for x_N in queries[:2]), len(queries.seen_N), queries.seen_N.ctypes.data, window or 0,
+        start, table, width, block_size, heads_of(k_SHD), ctypes.byref(pool_of(k_SHD)), scale, torch.get_num_threads(),
     )  # fmt: skip
