@@ -14,16 +14,15 @@ from kvlab.harness import output
 if TYPE_CHECKING:
     from kvlab.reproduce.article import Article
     from kvlab.reproduce.claims import Line
-    from kvlab.reproduce.papers import Reproduced
 
-PAPERS = ("sosp23", "vattention")
-NAMES = ("article", *PAPERS, "all")
+PAPERS = ("sosp23", "sglang", "vattention")
+NAMES = ("article", *PAPERS, "all", "pages")
 HEAD = ["claim", "unit", "published", "measured", "deviation", "tolerance", "verdict"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("name", metavar="NAME", help=f"what to reproduce: {', '.join(NAMES)} (every paper's scoreboard)")
+    add("name", metavar="NAME", help=f"what to reproduce: {', '.join(NAMES)}; all: every paper; pages: see --out")
     add("--only", metavar="FIGURE,...", help="these figures alone")
     add("--seeds", metavar="SEED,...", default="0,1,2", help="of a paper's runs; the median is taken (0,1,2)")
     add("--json", action="store_true", help="print a list of {figure, cell, published, measured, ...}")
@@ -31,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         metavar="FILE",
         type=Path,
-        help="also write the table to FILE, in Markdown; of a paper .csv, .tex and .png beside it",
+        help="also write the table to FILE, in Markdown; of a paper .csv, .tex, .png and .json beside it. pages: FILE "
+        "is the scoreboard of the .json beside it, whose pages are written again without a run",
     )
 
 
@@ -40,7 +40,16 @@ def run(args: argparse.Namespace) -> int:
     if args.name not in NAMES:
         raise UsageError(f"{args.name!r}: nothing of that name to reproduce; allowed is {', '.join(NAMES)}")
     output.check(args.out)
-    return _article(args) if args.name == "article" else _papers(args)
+    return {"article": _article, "pages": _pages}.get(args.name, _papers)(args)
+
+
+def _pages(args: argparse.Namespace) -> int:
+    from kvlab.harness import reproduce_board
+
+    if args.out is None:
+        raise UsageError("pages: needs --out FILE, the scoreboard; the pages and their .json lie beside it")
+    print(reproduce_board.write_again(args.out))
+    return 0
 
 
 def _article(args: argparse.Namespace) -> int:
@@ -55,10 +64,11 @@ def _article(args: argparse.Namespace) -> int:
 
 
 def _papers(args: argparse.Namespace) -> int:
-    from kvlab.harness import reproduce_pages as pages
+    from kvlab.harness import reproduce_board
     from kvlab.harness.compose import Composer
     from kvlab.reproduce import papers
     from kvlab.reproduce.frame import Lab
+    from kvlab.reproduce.kept import Kept
 
     names, seeds = PAPERS if args.name == "all" else (args.name,), _seeds(args.seeds)
     only = _figures(args.only, [figure for name in names for figure in papers.FIGURES[name]])
@@ -66,23 +76,13 @@ def _papers(args: argparse.Namespace) -> int:
         lab = Lab(lambda overrides: composer.compose(overrides).config, seeds)
         chosen = {name: [figure for figure in papers.FIGURES[name] if not only or figure in only] for name in names}
         done = [papers.reproduce(name, lab, figures, _say) for name, figures in chosen.items() if figures]
-    text = pages.board(done) + "\n" if args.name == "all" else pages.markdown(done[0], _command(args), seeds)
+    kept = Kept(_command(args), seeds, done)
+    text = reproduce_board.page(kept)
     if args.out:
-        _write(args.out, text, done)
+        reproduce_board.write_page(args.out, text, kept)
     records = [outcome_line.record() for one in done for outcome in one.outcomes for outcome_line in outcome.lines]
     print(json.dumps(records, indent=1) if args.json else text)
     return _end([o.name for one in done for o in one.outcomes if o.verdict == "missed" and not o.missed_because])
-
-
-def _write(path: Path, text: str, done: list[Reproduced]) -> None:
-    """FILE, and beside it what others read."""
-    from kvlab.harness import reproduce_figures
-    from kvlab.harness import reproduce_pages as pages
-
-    output.write(path, text)
-    output.write(path.with_suffix(".csv"), pages.csv_text(done))
-    output.write(path.with_suffix(".tex"), "\n".join(map(pages.latex, done)))
-    reproduce_figures.draw(done, path.with_suffix(".png"))
 
 
 def _end(surprises: list[str]) -> int:

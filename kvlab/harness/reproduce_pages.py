@@ -38,7 +38,18 @@ def markdown(done: Reproduced, command: str, seeds: tuple[int, ...]) -> str:
 
 
 def board(papers: list[Reproduced]) -> str:
-    """Figures reproduced of those counted, by kind."""
+    """Figures reproduced of those counted, by kind, and their names."""
+    names = [
+        f"- {done.paper.name}: {verdict}: "
+        + (", ".join(o.name for o in done.outcomes if o.verdict == verdict) or "none")
+        for done in papers
+        for verdict in ("reproduced", "missed", "not counted")
+    ]
+    return counts(papers).rstrip() + "\n\n" + "\n".join(names)
+
+
+def counts(papers: list[Reproduced]) -> str:
+    """Figures reproduced of those counted, by paper and kind."""
     from kvlab.reproduce.frame import KINDS, scoreboard
 
     scores = {done.paper.name: scoreboard(done.outcomes) for done in papers}
@@ -46,13 +57,7 @@ def board(papers: list[Reproduced]) -> str:
         [name, *(f"{score[kind][0]} of {score[kind][1]}" if kind in score else "-" for kind in KINDS)]
         for name, score in scores.items()
     ]
-    names = [
-        f"- {done.paper.name}: {verdict}: "
-        + (", ".join(o.name for o in done.outcomes if o.verdict == verdict) or "none")
-        for done in papers
-        for verdict in ("reproduced", "missed", "not counted")
-    ]
-    return grid(["reproduced", *KINDS], body, left={"reproduced"}).rstrip() + "\n\n" + "\n".join(names)
+    return grid(["reproduced", *KINDS], body, left={"reproduced"})
 
 
 def _figure(outcome: Outcome) -> str:

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from kvlab.reproduce import sosp23, sosp23_rates, vattention, vattention_runs
+from kvlab.reproduce import sglang, sosp23, sosp23_kernels, sosp23_more, sosp23_rates, vattention, vattention_runs
 from kvlab.reproduce.frame import Lab, Measure, Outcome, Paper
 
 FIGURES: dict[str, dict[str, tuple[str, Measure]]] = {
-    "sosp23": {**sosp23.FIGURES, **sosp23_rates.FIGURES},
+    "sosp23": {**sosp23.FIGURES, **sosp23_rates.FIGURES, **sosp23_more.FIGURES, **sosp23_kernels.FIGURES},
+    "sglang": sglang.FIGURES,
     "vattention": {**vattention.FIGURES, **vattention_runs.FIGURES},
 }
 

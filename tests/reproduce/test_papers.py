@@ -101,7 +101,7 @@ def test_all_is_the_scoreboard_of_every_paper_that_has_the_figures(capsys):
 
 
 def test_what_cannot_be_asked_for_is_refused():
-    with pytest.raises(UsageError, match="allowed is article, sosp23, vattention, all"):
+    with pytest.raises(UsageError, match="allowed is article, sosp23, sglang, vattention, all"):
         call("orca")
     with pytest.raises(UsageError, match="no such figure; allowed is table8"):
         call("vattention", "--only", "fig99")
