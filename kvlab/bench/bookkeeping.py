@@ -27,11 +27,15 @@ WARM_UP = 4  # steps
 
 
 class Spread(NamedTuple):
-    """Nanoseconds per sequence and step, over the repeats."""
+    """Over the repeats: nanoseconds per sequence and step, or per output token."""
 
     median: float
     low: float
     high: float
+
+    @staticmethod
+    def of(values: list[float]) -> Spread:
+        return Spread(median(values), min(values), max(values))
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,7 @@ def measure(make: Callable[[], Strategy], steps: int, repeats: int) -> Cost:
 
 
 def _spread(runs: list[list[float]]) -> Spread:
-    means = [sum(run) / len(run) for run in runs]
-    return Spread(median(means), min(means), max(means))
+    return Spread.of([sum(run) / len(run) for run in runs])
 
 
 def _decode(strategy: Strategy, steps: int, even: bool = False, always: bool = False) -> Iterator[Step]:

@@ -25,3 +25,24 @@ def simulator(rows: list[dict[str, Any]], peer: float, path: Path) -> None:
             axes.set(xscale="log", title=title, xlabel="requests in the run")
             axes.set_ylim(bottom=0)
         figure.savefig(path, metadata={"Software": None})
+
+
+def bookkeeping(points: list[tuple[str, int, int, float, float]], few: int, path: Path) -> None:
+    """Points (strategy, blocks, sequences, us of a step, us of it inside the strategy), of `few` sequences or more."""
+    colors = {"paged": "#0072B2", "prefix": "#D55E00"}
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, 2.8))
+        left, right = figure.subplots(1, 2)
+        largest = max(point[1] for point in points)
+        for name, color in colors.items():
+            own = [point for point in points if point[0] == name]
+            pools = [point for point in own if point[2] == few]
+            running = [point for point in own if point[1] == largest]
+            for axes, kept, at in ((left, pools, 1), (right, sorted(running, key=lambda point: point[2]), 2)):
+                axes.plot([point[at] for point in kept], [point[3] for point in kept], "o-", color=color, label=name)
+                axes.plot([point[at] for point in kept], [point[4] for point in kept], "o:", color=color)
+        left.set(xscale="log", xlabel="blocks of the pool", title=f"us a step, {few} sequences")
+        right.set(xlabel="sequences running", title="us a step")
+        left.set_ylim(bottom=0)
+        right.legend()
+        figure.savefig(path, metadata={"Date": None})
