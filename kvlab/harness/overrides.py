@@ -29,6 +29,11 @@ def parse(parser: OverridesParser, line: str) -> Override:
     return override
 
 
+def override_name(line: str) -> str:
+    """What an override sets, without its grammar."""
+    return line.lstrip("+~").partition("=")[0]
+
+
 def is_value(override: Override) -> bool:
     """Whether it changes a value that is there, and so has no say in what else is composed."""
     name = str(override.key_or_group)

@@ -13,6 +13,7 @@ from typing import Any
 from kvlab.errors import UsageError
 from kvlab.harness.compose import Composed, Composer
 from kvlab.harness.nodes import SHARED
+from kvlab.harness.overrides import override_name
 from kvlab.harness.rundir import fingerprint
 
 NOT_OF_A_RUN = ("hydra.run.dir", "hydra.sweep.dir", "hydra/launcher", "tracking")
@@ -65,7 +66,9 @@ def make_plan(overrides: Sequence[str]) -> Plan:
         raise UsageError("pool_blocks: its size depends on block_size, which is swept; give pool_bytes instead")
     merged: dict[str, tuple[tuple[str, ...], Composed]] = {}
     for combination, item in zip(combinations, composed, strict=True):
-        kept = tuple(line for line in combination if _of_a_run(_name(line)) and _name(line) not in item.lacking)
+        kept = tuple(
+            line for line in combination if _of_a_run(name := override_name(line)) and name not in item.lacking
+        )
         merged.setdefault(fingerprint(item.config), (kept, item))
     runs = _label([(kept, item.config) for kept, item in merged.values()], varied)
     first, lacking = composed[0], _lacking(composed, varied)
@@ -95,7 +98,7 @@ def order(runs: Iterable[Planned]) -> list[Planned]:
 
 def label_of(overrides: Iterable[str], varied: set[str]) -> str:
     """A name for a directory: the varied overrides, readable, safe in a shell and a file system."""
-    words = [line.lstrip("+") for line in overrides if _name(line) in varied]
+    words = [line.lstrip("+") for line in overrides if override_name(line) in varied]
     return re.sub(r"[^\w.,=+-]+", "_", ",".join(words), flags=re.ASCII)[:LONGEST_LABEL] or "run"
 
 
@@ -113,7 +116,7 @@ def _varied(combinations: Sequence[tuple[str, ...]]) -> set[str]:
     values: dict[str, set[str]] = {}
     for combination in combinations:
         for line in combination:
-            values.setdefault(_name(line), set()).add(line)
+            values.setdefault(override_name(line), set()).add(line)
     return {name for name, lines in values.items() if len(lines) > 1}
 
 
@@ -129,10 +132,6 @@ def _lacking(composed: Iterable[Composed], varied: set[str]) -> dict[str, list[s
 
 def _of_a_run(name: str) -> bool:
     return name not in NOT_OF_A_RUN and not name.startswith("hydra.launcher.")
-
-
-def _name(line: str) -> str:
-    return line.lstrip("+~").partition("=")[0]
 
 
 def _count(number: int, noun: str) -> str:

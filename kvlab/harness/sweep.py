@@ -26,11 +26,18 @@ if TYPE_CHECKING:
     from kvlab.harness.plan import Plan
     from kvlab.harness.tracking import Tracker
 
+BESIDE_THE_RUNS = {"tracking": "tracking.", "hydra/launcher": "hydra.launcher."}  # a group, and how its values begin
+HOW_TO_RUN = "tracking, tracking.NAME, hydra/launcher or hydra.launcher.NAME"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("overrides", metavar="NAME=VALUE,VALUE", nargs="*", help="overrides, with one or several values each")
-    add("--resume", metavar="DIR", help="take up the sweep in DIR; its own overrides hold unless some are given")
+    add(
+        "--resume",
+        metavar="DIR",
+        help="take up the sweep in DIR, by its own overrides; tracking=none may be given anew",
+    )
     add("--jobs", metavar="N", type=int, help="runs at once that need no quiet machine (default: as many as fit)")
     add("--runs-per-job", metavar="N", type=int, default=1, help="with hydra/launcher: runs that one job does in turn")
     add("--time-limit", metavar="TIME", help="end a run that takes longer: 90s, 30m, 2h")
@@ -69,13 +76,26 @@ def run(args: argparse.Namespace) -> int:
 
 def _overrides(args: argparse.Namespace) -> tuple[list[str], Path]:
     """What was typed, and where; --resume means the directory's own overrides, and that directory."""
-    given, typed_in = list(args.overrides), Path.cwd()
-    if args.resume:
-        if not given:
-            given, typed_in = Manifest.started_with(Path(args.resume))
-        given = [line for line in given if not line.startswith("hydra.sweep.dir=")]
-        given.append(f"hydra.sweep.dir={quoted(args.resume)}")
-    return given, typed_in if typed_in.is_dir() else Path.cwd()
+    if not args.resume:
+        return list(args.overrides), Path.cwd()
+    own, typed_in = Manifest.started_with(Path(args.resume))
+    return _resumed(own, args.overrides, args.resume), typed_in if typed_in.is_dir() else Path.cwd()
+
+
+def _resumed(own: list[str], given: list[str], directory: str) -> list[str]:
+    """A sweep's own overrides, and those given now in place of theirs. UsageError: one would change the runs."""
+    from kvlab.harness.overrides import override_name
+
+    names = [override_name(line) for line in given]
+    for name, line in zip(names, given, strict=True):
+        if name not in BESIDE_THE_RUNS and not name.startswith(tuple(BESIDE_THE_RUNS.values())):
+            raise UsageError(
+                f"{line}: a sweep that is taken up has its own values; allowed with --resume is {HOW_TO_RUN} (other runs "
+                f"in its directory: kvlab sweep hydra.sweep.dir={shlex.quote(directory)} NAME=VALUE ...)"
+            )
+    replaced = tuple(prefix for group, prefix in BESIDE_THE_RUNS.items() if group in names)
+    kept = [line for line in own if (name := override_name(line)) not in names and not name.startswith(replaced)]
+    return [*kept, *given, f"hydra.sweep.dir={quoted(directory)}"]
 
 
 def _tracked(overrides: list[str]) -> list[str]:

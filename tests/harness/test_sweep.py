@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -103,6 +104,31 @@ def test_resume_needs_the_directory_alone(capfd: pytest.CaptureFixture[str]) -> 
     said = capfd.readouterr()
     assert "1 finished earlier and not repeated" in said.err
     assert json.loads(said.out[said.out.index("{") :])["overrides"] == manifest["overrides"]
+
+
+def test_what_a_sweep_is_taken_up_with_stands_beside_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+    """`--resume out tracking=none` forgot the sweep's own overrides: one run of the defaults took its place."""
+    words = ["tracking=wandb", "tracking.mode=offline", f"seed={FAILS},1", "max_len=512"]
+    assert main(["sweep", "hydra.sweep.dir=out", *words]) == 1
+    assert main(["sweep", "--resume", "out", "tracking=none"]) == 1
+    said = capfd.readouterr().err
+    assert "2 combinations, 2 runs\n" in said
+    assert "1 finished earlier and not repeated\n1 failed earlier and not repeated" in said
+    assert "tracking=none: nothing goes to W&B" in said
+    assert json.loads(Path("out/sweep.json").read_text())["overrides"] == [*words[2:], "tracking=none"]
+    assert statuses() == {"seed=1": "ok", f"seed={FAILS}": "failed"}
+
+
+@pytest.mark.parametrize("line", ["seed=4", "+workload.rate=3", "hydra.sweep.dir=there", "trackingx=1"])
+def test_a_sweep_that_is_taken_up_keeps_its_runs(line: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*SWEEP, "seed=1"]) == 0
+    before = Path("out/sweep.json").read_text()
+    capfd.readouterr()
+    assert main(["sweep", "--resume", "out", line]) == 2
+    said = capfd.readouterr().err
+    assert said.startswith(f"kvlab: {line}: a sweep that is taken up has its own values; allowed with --resume is ")
+    assert said.endswith("kvlab sweep hydra.sweep.dir=out NAME=VALUE ...)\n")
+    assert Path("out/sweep.json").read_text() == before
 
 
 def test_a_sweep_is_taken_up_from_anywhere(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
