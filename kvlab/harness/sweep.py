@@ -33,11 +33,7 @@ HOW_TO_RUN = "tracking, tracking.NAME, hydra/launcher or hydra.launcher.NAME"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("overrides", metavar="NAME=VALUE,VALUE", nargs="*", help="overrides, with one or several values each")
-    add(
-        "--resume",
-        metavar="DIR",
-        help="take up the sweep in DIR, by its own overrides; tracking=none may be given anew",
-    )
+    add("--resume", metavar="DIR", help="take up the sweep in DIR, by its own overrides; tracking=none may be given")
     add("--jobs", metavar="N", type=int, help="runs at once that need no quiet machine (default: as many as fit)")
     add("--runs-per-job", metavar="N", type=int, default=1, help="with hydra/launcher: runs that one job does in turn")
     add("--time-limit", metavar="TIME", help="end a run that takes longer: 90s, 30m, 2h")
@@ -90,8 +86,8 @@ def _resumed(own: list[str], given: list[str], directory: str) -> list[str]:
     for name, line in zip(names, given, strict=True):
         if name not in BESIDE_THE_RUNS and not name.startswith(tuple(BESIDE_THE_RUNS.values())):
             raise UsageError(
-                f"{line}: a sweep that is taken up has its own values; allowed with --resume is {HOW_TO_RUN} (other runs "
-                f"in its directory: kvlab sweep hydra.sweep.dir={shlex.quote(directory)} NAME=VALUE ...)"
+                f"{line}: a sweep that is taken up has its own values; allowed with --resume is {HOW_TO_RUN} "
+                f"(other runs in its directory: kvlab sweep hydra.sweep.dir={shlex.quote(directory)} NAME=VALUE ...)"
             )
     replaced = tuple(prefix for group, prefix in BESIDE_THE_RUNS.items() if group in names)
     kept = [line for line in own if (name := override_name(line)) not in names and not name.startswith(replaced)]
