@@ -1,7 +1,7 @@
 """Compile a C file of this folder with the system's compiler, once a machine, and load it.
 
-The shared object lies in the user's cache under a name that says all it depends on: source, headers beside it,
-flags, compiler and CPU. Two processes that compile the same file at once both end with a whole one.
+The shared object lies in the user's cache under a name that says all it depends on: source, headers that it
+includes, flags, compiler and CPU. Two processes that compile the same file at once both end with a whole one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -34,8 +35,7 @@ def load(source: Path, defines: tuple[str, ...], folder: Path | None = None) -> 
     if path is None:
         raise CompileError("no C compiler")
     flags = (*FLAGS, *(f"-D{define}" for define in defines))
-    headers = (header.read_text() for header in sorted(source.parent.glob("*.h")))
-    key = "\n".join((source.read_text(), *headers, *flags, _version(path), _cpu()))
+    key = "\n".join((*_texts(source), *flags, _version(path), _cpu()))
     name = f"{source.stem}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.so"
     library = (folder or cache_dir() / "kernels") / name
     if not library.exists():
@@ -44,6 +44,13 @@ def load(source: Path, defines: tuple[str, ...], folder: Path | None = None) -> 
         return ctypes.CDLL(str(library))
     except OSError as error:  # a cut file, or a file system that forbids execution
         raise CompileError(f"cannot load a compiled kernel: {error}") from error
+
+
+def _texts(source: Path) -> list[str]:
+    """Of the file and of the headers beside it that it includes, which may include others."""
+    text = source.read_text()
+    included = re.findall(r'^#include "(.+)"$', text, re.MULTILINE)
+    return [text, *(inner for name in included for inner in _texts(source.with_name(name)))]
 
 
 def _compile(compiler: str, source: Path, flags: tuple[str, ...], library: Path) -> None:

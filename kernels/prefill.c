@@ -35,6 +35,7 @@
 #define ROWS 6
 #define LANES (VECTOR / 4)
 #define SPANS (TILE / LANES)                      // vectors of scores in a row
+#define SHRINKS ((ROWS + LANES - 1) / LANES)      // vectors with a number for each row
 #define WIDE ((HEAD_DIM + LANES - 1) / LANES)     // vectors of a value
 #define BLOCK ((GROUPS * QUERIES + ROWS - 1) / ROWS * ROWS)  // rows of an item
 
@@ -66,9 +67,9 @@ static inline lanes add_product(lanes sum, operand row, operands column) { retur
 
 struct scratch {
     operands keys[DEPTH][SPANS], values[TILE / STEP][WIDE];
-    lanes sum[BLOCK][WIDE], weight[BLOCK], score[ROWS][SPANS];
+    lanes sum[BLOCK][WIDE], weight[BLOCK], score[ROWS][SPANS], shrink[SHRINKS];
     operand query[BLOCK][DEPTH], share[ROWS][TILE / STEP];
-    float top[BLOCK], shrink[ROWS];
+    float top[BLOCK];  // the highest score so far, scaled
 };
 
 #ifdef BFLOAT16
@@ -115,7 +116,7 @@ static void pack_keys(struct scratch *s, const element *keys, const int64_t *at,
     for (int i = 0; i < count; i++)
         for (int step = 0; step < DEPTH; step++) to[step][i] = along(keys + at[i], step);
     for (int step = 0; step < DEPTH; step++)
-        for (int i = count; i < TILE; i++) to[step][i] = 0;
+        for (int i = count; i % LANES; i++) to[step][i] = 0;
 }
 
 static void pack_values(struct scratch *s, const element *values, const int64_t *at, int count) {
@@ -194,48 +195,59 @@ static inline lanes power(lanes x) {
     return (lanes)((ints)p & ~(x < -126.0f));
 }
 
-// Scores of a row's keys [low, high) of the tile to weights: share, shrink, top and weight of the row.
-static inline void soften(struct scratch *s, int r, int row, int low, int high, int spans, float scale) {
-    lanes *score = s->score[r], most = (lanes){0} - INFINITY, added = {0};
+// The highest of a row's scores, its keys outside [low, high) of the tile left out.
+static inline float highest_seen(lanes *score, int low, int high, int spans) {
+    const lanes none = (lanes){0} - INFINITY;
+    lanes most = none;
     ints lane;
     for (int i = 0; i < LANES; i++) lane[i] = i;
-    if (low > 0 || high < spans * LANES)
-        for (int v = 0; v < spans; v++) {
-            ints index = lane + v * LANES, seen = (index >= low) & (index < high);
-            score[v] = (lanes)(((ints)score[v] & seen) | ((ints)((lanes){0} - INFINITY) & ~seen));
-        }
     for (int v = 0; v < spans; v++) {
+        if (low > v * LANES || high < (v + 1) * LANES) {
+            ints index = lane + v * LANES, seen = (index >= low) & (index < high);
+            score[v] = (lanes)(((ints)score[v] & seen) | ((ints)none & ~seen));
+        }
         ints more = score[v] > most;
         most = (lanes)(((ints)score[v] & more) | ((ints)most & ~more));
     }
-    float found = highest(most) * scale, top = found > s->top[row] ? found : s->top[row];
-    float zero = top == -INFINITY ? 0 : top;  // nothing seen so far
-    s->shrink[r] = power((lanes){0} + (s->top[row] - zero))[0], s->top[row] = top;
-    for (int v = 0; v < spans; v++) {
-        lanes weight = power(score[v] * scale - zero);
-        added += weight;
-#ifdef PAIRS
-        __m256bh halves = _mm512_cvtneps_pbh((__m512)weight);
-        memcpy((uint16_t *)s->share[r] + v * LANES, &halves, sizeof halves);
-#else
-        memcpy(s->share[r] + v * LANES, &weight, sizeof weight);
-#endif
-    }
-    s->weight[row] = s->weight[row] * s->shrink[r] + added;
+    return highest(most);
 }
 
-// Rows [row, row + ROWS) over the tile's first `limit` keys; row i is at position at + i / GROUPS, seen from the tile.
+// Scores of a row's keys to their shares, given the highest so far.
+static inline void soften(const lanes *score, operand *share, lanes *weight, float top, int spans, float scale) {
+    for (int v = 0; v < spans; v++) {
+        lanes part = power(score[v] * scale - top);
+        *weight += part;
+#ifdef PAIRS
+        __m256bh halves = _mm512_cvtneps_pbh((__m512)part);
+        memcpy((uint16_t *)share + v * LANES, &halves, sizeof halves);
+#else
+        memcpy(share + v * LANES, &part, sizeof part);
+#endif
+    }
+}
+
+static inline int within(int64_t x) { return x < 0 ? 0 : x > TILE ? TILE : (int)x; }
+
+// Rows [row, row + ROWS) of an item of `rows` over the tile's first `limit` keys. The item's first token is `at`
+// tokens behind the tile's.
 static inline void attend_rows(struct scratch *s, int row, int rows, int64_t at, int64_t window, int limit,
                                float scale) {
-    int spans = (limit + LANES - 1) / LANES;
+    const int spans = (limit + LANES - 1) / LANES;
+    float *top = s->top + row, zero[ROWS], *shrink = (float *)s->shrink;
     products(s->score[0], SPANS, 0, s->query[row], DEPTH, s->keys[0], SPANS, DEPTH, spans);
     for (int r = 0; r < ROWS; r++) {
-        int64_t last = at + (row + r < rows ? row + r : rows - 1) / GROUPS, low = window ? last - window + 1 : 0;
-        soften(s, r, row + r, low > TILE ? TILE : low < 0 ? 0 : (int)low, last < TILE ? (int)last + 1 : TILE, spans,
-               scale);
+        int64_t stop = at + (row + r < rows ? row + r : rows - 1) / GROUPS + 1;
+        float found = scale * highest_seen(s->score[r], window ? within(stop - window) : 0, within(stop), spans);
+        float higher = found > top[r] ? found : top[r];
+        zero[r] = higher == -INFINITY ? 0 : higher;  // nothing seen so far
+        shrink[r] = top[r] - zero[r], top[r] = higher;
     }
-    products(s->sum[row], WIDE, s->shrink, s->share[0], TILE / STEP, s->values[0], WIDE, (limit + STEP - 1) / STEP,
-             WIDE);
+    for (int v = 0; v < SHRINKS; v++) s->shrink[v] = power(s->shrink[v]);
+    for (int r = 0; r < ROWS; r++) {
+        s->weight[row + r] *= shrink[r];
+        soften(s->score[r], s->share[r], &s->weight[row + r], zero[r], spans, scale);
+    }
+    products(s->sum[row], WIDE, shrink, s->share[0], TILE / STEP, s->values[0], WIDE, (limit + STEP - 1) / STEP, WIDE);
 }
 
 // `tokens` queries, the first of them at position `position`; q and o point to that one's head.
@@ -243,9 +255,10 @@ static void attend_item(const element *q, const element *keys, const element *va
                         int tokens, int64_t position, int64_t window, int64_t start, const int32_t *table,
                         int64_t block_size, const struct pool *pool, int64_t head, float scale) {
     struct scratch s;
+    memset(s.shrink, 0, sizeof s.shrink);
     int64_t at[TILE], stop = position + tokens;
     int rows = tokens * GROUPS;
-    for (int row = 0; row < BLOCK; row++) {
+    for (int row = 0; row < (rows + ROWS - 1) / ROWS * ROWS; row++) {
         const element *from = q + row / GROUPS * token_stride + row % GROUPS * HEAD_DIM;
         for (int step = 0; step < DEPTH; step++) s.query[row][step] = row < rows ? along(from, step) : 0;
         for (int c = 0; c < WIDE; c++) s.sum[row][c] = (lanes){0};
@@ -267,9 +280,11 @@ static void attend_item(const element *q, const element *keys, const element *va
     }
     for (int row = 0; row < rows; row++) {
         element *to = o + row / GROUPS * token_stride + row % GROUPS * HEAD_DIM;
-        float weight = 0;
+        float weight = 0, value[WIDE * LANES];
         for (int i = 0; i < LANES; i++) weight += s.weight[row][i];
-        for (int d = 0; d < HEAD_DIM; d++) to[d] = narrow(s.sum[row][d / LANES][d % LANES] / weight);
+        for (int c = 0; c < WIDE; c++) s.sum[row][c] /= weight;
+        memcpy(value, s.sum[row], sizeof value);
+        for (int d = 0; d < HEAD_DIM; d++) to[d] = narrow(value[d]);
     }
 }
 

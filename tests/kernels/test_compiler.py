@@ -89,3 +89,17 @@ def test_the_kernel_compiles_without_warnings(tmp_path):
     for element in decode.ELEMENTS.values():
         flags = [*compiler.FLAGS, "-Wall", "-Wextra", "-Werror", f"-D{element}", "-DHEAD_DIM=64", "-DGROUPS=3"]
         subprocess.run(["cc", *flags, "-o", str(tmp_path / "kernel.so"), str(source), "-lm"], check=True)
+
+
+@needs_compiler
+def test_a_header_that_changed_is_compiled_anew(source, tmp_path):
+    """Whether the source includes it or another header does."""
+    (tmp_path / "outer.h").write_text('#include "inner.h"\n')
+    (tmp_path / "inner.h").write_text("#define HEADER 1\n")
+    source.write_text('#include "outer.h"\nint answer(void) { return HEADER; }\n')
+    assert load(source, (), tmp_path / "cache").answer() == 1
+    (tmp_path / "inner.h").write_text("#define HEADER 2\n")
+    assert load(source, (), tmp_path / "cache").answer() == 2
+    (tmp_path / "other.h").write_text("#define HEADER 3\n")
+    load(source, (), tmp_path / "cache")
+    assert len(list((tmp_path / "cache").iterdir())) == 2, "a header of others changes nothing"
