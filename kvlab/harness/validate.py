@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from kvlab.build import tile
 from kvlab.errors import UsageError
 
 Check = Callable[[str, Any], Any]
@@ -50,6 +51,7 @@ def validate(config: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError(f"admission=oracle: needs forecast=oracle, here {checked['forecast'].get('name')}")
     if checked["dtype"] == "float64" and checked["model"].get("name") != "tiny":
         raise UsageError("dtype=float64: allowed with model=tiny only; here float32 or bfloat16")
+    tile(checked)
     return checked
 
 

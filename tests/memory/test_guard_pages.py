@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kvlab.kernels.attention import attend
+from kvlab.kernels.pool import put
 from kvlab.kernels.reference import attend as truth
 from kvlab.kernels.write import write
 from kvlab.memory.host_vmm import PAGE_BYTES
@@ -21,9 +22,9 @@ PER_PAGE = 8  # slots of float32
 ROW = 16 * PER_PAGE  # slots
 
 
-@pytest.fixture
-def store():
-    store = VirtualStore(1, 4 * ROW, HEADS, DIM, torch.float32, PAGE_BYTES, 40)
+@pytest.fixture(params=[1, 8], ids=["token_major", "head_major"])
+def store(request):
+    store = VirtualStore(1, 4 * ROW, HEADS, DIM, torch.float32, PAGE_BYTES, 40, tile=request.param)
     yield store
     store.close()
 
@@ -44,8 +45,8 @@ def mapped(store, lengths):
         for page in range(length // PER_PAGE):
             store.apply([Map(row * ROW // PER_PAGE + page, physical)])
             physical += 1
-        for kv_SHD in store.layer(0):
-            kv_SHD[row * ROW : row * ROW + length].normal_()
+        for pool in store.layer(0):
+            put(pool, torch.arange(row * ROW, row * ROW + length), torch.randn(length, HEADS, DIM))
 
 
 def views(lengths, new):

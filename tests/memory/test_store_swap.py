@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kvlab.kernels.pool import put, take
 from kvlab.memory.build import build_store
 from kvlab.memory.cuda.emulator import Emulator
 from kvlab.memory.cuda.vmm import CudaVmm
@@ -23,9 +24,9 @@ TOKEN_BYTES = 2 * LAYERS * HEADS * DIM * 4
 MAPS = [Map(0, 1), Map(1, 0), Map(2, 2)]
 
 
-def virtual(sliced: bool = False, emulated: bool = False) -> Store:
+def virtual(sliced: bool = False, emulated: bool = False, tile: int = 1) -> Store:
     vmm = {"vmm": CudaVmm(Emulator(granularity=PAGE_BYTES))} if emulated else {}
-    store = VirtualStore(LAYERS, 150, HEADS, DIM, torch.float32, PAGE_BYTES, 5, sliced, **vmm)
+    store = VirtualStore(LAYERS, 150, HEADS, DIM, torch.float32, PAGE_BYTES, 5, sliced, **vmm, tile=tile)
     store.apply([*MAPS, Map(3, 3), Map(4, 4)] if sliced else MAPS)
     return store
 
@@ -35,6 +36,9 @@ KINDS = {
     "virtual": virtual,
     "sliced": lambda: virtual(sliced=True),
     "emulated": lambda: virtual(emulated=True),
+    "dense tiles": lambda: DenseStore(LAYERS, 96, HEADS, DIM, torch.float32, tile=8),
+    "virtual tiles": lambda: virtual(tile=16),
+    "sliced tiles": lambda: virtual(sliced=True, tile=4),
 }
 SLOTS = 40  # mapped in each of them
 
@@ -51,9 +55,10 @@ def store(request):
 def fill(store: Store, start: int, stop: int) -> None:
     """Every slot of every layer something else, keys above 0 and values below."""
     for layer in range(LAYERS):
-        k_SHD, v_SHD = store.layer(layer)
-        k_SHD[start:stop] = 1000.0 * (layer + 1) + torch.arange(start, stop)[:, None, None]
-        v_SHD[start:stop] = -k_SHD[start:stop]
+        slot_N = torch.arange(start, stop)
+        x_NHD = 1000.0 * (layer + 1) + slot_N[:, None, None].expand(-1, HEADS, DIM)
+        for pool, sign in zip(store.layer(layer), (1, -1), strict=True):
+            put(pool, slot_N, sign * x_NHD)
 
 
 def contents(store: Store, start: int, stop: int) -> list[int]:
@@ -62,7 +67,7 @@ def contents(store: Store, start: int, stop: int) -> list[int]:
     for slot in range(start, stop):
         said = set()
         for layer in range(LAYERS):
-            k_HD, v_HD = (kv_SHD[slot] for kv_SHD in store.layer(layer))
+            k_HD, v_HD = (take(pool, torch.tensor([slot]))[0] for pool in store.layer(layer))
             said |= set((k_HD - 1000 * (layer + 1)).int().flatten().tolist())
             said |= set((-v_HD - 1000 * (layer + 1)).int().flatten().tolist())
         found.append(said.pop() if len(said) == 1 else -1)
@@ -72,8 +77,8 @@ def contents(store: Store, start: int, stop: int) -> list[int]:
 def test_tokens_come_back_wherever_they_are_wanted(store):
     store.apply([SwapOut(3, 20, 7), SwapOut(30, 0, 2)])
     for layer in range(LAYERS):
-        for kv_SHD in store.layer(layer):
-            kv_SHD[:SLOTS] = 0.0
+        for pool in store.layer(layer):
+            put(pool, torch.arange(SLOTS), torch.zeros(SLOTS, HEADS, DIM))
     store.apply([SwapIn(0, 9, 2), SwapIn(21, 0, 5)])
     assert contents(store, 0, 5) == [4, 5, 6, 7, 8]
     assert contents(store, 9, 11) == [30, 31]

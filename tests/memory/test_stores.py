@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from kvlab.errors import UsageError
+from kvlab.kernels.pool import put
 from kvlab.memory.build import build_store
 from kvlab.memory.dense import DenseStore
 from kvlab.memory.faults import fail
@@ -73,6 +74,61 @@ def test_layers_are_token_major_and_apart(dtype):
     fill(store, 0, 10, 8)
     assert holds(store, 0, 10, 8)
     assert store.layer(1)[0] is store.layer(1)[0]
+    store.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_head_major_layers_are_whole_tiles(dtype):
+    store = DenseStore(LAYERS, 10, HEADS, DIM, dtype, tile=4)
+    for layer in range(LAYERS):
+        for kv_UHWD in store.layer(layer):
+            assert kv_UHWD.shape == (3, HEADS, 4, DIM)
+            assert kv_UHWD.is_contiguous()
+    store.close()
+
+
+@pytest.mark.parametrize("sliced", [False, True])
+def test_a_head_major_layer_over_virtual_memory(sliced):
+    """Sliced, a tile of all layers lies together: it has memory with them."""
+    store = VirtualStore(LAYERS, 90, HEADS, DIM, torch.float32, PAGE_BYTES, 4, sliced, tile=16)
+    kv_UHWD = store.layer(1)[0]
+    assert kv_UHWD.shape == (6, HEADS, 16, DIM)
+    assert kv_UHWD.stride() == ((LAYERS if sliced else 1) * 16 * HEADS * DIM, 16 * DIM, DIM, 1)
+    store.apply([Map(0, 0)])
+    kv_UHWD[0] = 3.0
+    store.close()
+
+
+def test_a_copy_needs_the_whole_tiles_of_its_slots():
+    """Slot 30 is the last but one of page 0, but its last head lies where page 1 would be."""
+    store = VirtualStore(1, 64, 2, 16, torch.float32, PAGE_BYTES, 4, tile=64)
+    store.apply([Map(0, 0)])
+    with pytest.raises(AssertionError, match=r"page groups \[1\] are not mapped"):
+        store.apply([Copy(0, 30, 1)])
+    store.apply([Map(1, 1), Copy(0, 30, 1)])
+    store.close()
+
+
+@pytest.mark.parametrize("sliced", [False, True])
+@pytest.mark.parametrize("tile", [1, 4, 16, 128])
+def test_a_strategy_maps_whole_tiles(tile, sliced):
+    """Every slot up to a sequence's room can be written in a layout in which a tile's heads lie among each other.
+
+    Without whole tiles in page_groups, the last heads of a row's last tile had no memory.
+    """
+    token_bytes, heads = 2 * LAYERS * 3 * DIM * 4, 3  # tokens straddle pages
+    group_bytes = 2 * PAGE_BYTES if sliced else GROUP_BYTES
+    strategy = VAttention(replace(memory(token_bytes, group_bytes), sliced=sliced, tile=tile))
+    store = build_store(strategy, LAYERS, heads, DIM, torch.float32)
+    assert strategy.row_slots % tile == 0
+    for seq, length in enumerate((1, 33, 50)):
+        grant = strategy.admit(Arrival(seq, length, length, 200, 200), length)
+        store.apply(strategy.drain())
+        slot_N = torch.from_numpy(strategy.slots(seq, 0, 0, grant.room))
+        for layer in range(LAYERS):
+            for pool in store.layer(layer):
+                put(pool, slot_N, torch.full((len(slot_N), heads, DIM), float(seq)))
+    assert store.committed_bytes() == store.accounted_bytes() == strategy.usage().backed
     store.close()
 
 
