@@ -142,7 +142,6 @@ def _serve(
     import torch
 
     from kvlab.engine.real import real_engine
-    from kvlab.model.matrix import product_name
 
     shape = planned.shape
     requests = planned.workload.requests
@@ -160,7 +159,7 @@ def _serve(
     metrics = _metrics(config, planned, engine)
     return {
         **({"device_info": told} if told else {}),
-        "matrix_product": product_name(getattr(torch, config["dtype"])) if config["device"] == "cpu" else "torch",
+        "matrix_product": model.layers[0].qkv.product,
         "threads": torch.get_num_threads(),
         "kernel": engine.executor.kernels.kernel_name(
             getattr(torch, config["dtype"]), shape.head_dim, shape.q_heads // shape.kv_heads

@@ -1,4 +1,5 @@
-"""Llama in plain torch, for inference: packed tokens in, logits out.
+"""Llama for inference: packed tokens in, logits out. Here in plain torch, for any device and type; what
+kvlab.model.compiled can run goes through C.
 
 The engine hands in the attention, a callable that stores a layer's new keys and values and attends over what
 is stored; the model knows nothing of memory. Shapes: T packed tokens, C hidden size, F feed-forward size, Q query
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, rms_norm, silu
 
+from kvlab.kernels.layer import interleaved
+from kvlab.model.compiled import Compiled, fits
 from kvlab.model.matrix import Matrix
 from kvlab.model.shape import RopeScaling, Shape
 from kvlab.model.weights import Weights
@@ -22,6 +25,7 @@ from kvlab.model.weights import Weights
 class Attention(Protocol):
     """Stores one layer's new keys and values, then attends. Gives and takes the model's dtype.
 
+    What it is handed is overwritten once it has returned.
     The heads of a token lie side by side in memory; tokens may be further apart (views of a wider row).
     """
 
@@ -41,21 +45,26 @@ class Layer(NamedTuple):
     down: Matrix  # [C, F]
 
     @classmethod
-    def read(cls, weights: Weights, index: int) -> Layer:
-        """Layer `index` of the weights."""
+    def read(cls, weights: Weights, index: int, compiled: bool) -> Layer:
+        """Layer `index` of the weights; compiled: as kernels/layer.c takes it."""
         norm_1, qkv, out, norm_2, gate_up, down = (weights[f"layers.{index}.{name}"] for name in cls._fields)
+        gate_up = interleaved(gate_up) if compiled else gate_up
         return cls(norm_1, Matrix(qkv), Matrix(out), norm_2, Matrix(gate_up), Matrix(down))
 
 
 class Llama:
     """The weights and how they are applied."""
 
-    def __init__(self, shape: Shape, weights: Weights) -> None:
+    def __init__(self, shape: Shape, weights: Weights, compiled: bool = True) -> None:
+        """compiled=False: in torch, also where C could do it."""
         self.shape = shape
         self.embed_VC, self.norm_C = weights["embed"], weights["norm"]
+        compiled = compiled and fits(shape, self.embed_VC.dtype, self.embed_VC.device.type)
         self.head = Matrix(self.embed_VC if shape.tied else weights["head"])
-        self.layers = [Layer.read(weights, index) for index in range(shape.layers)]
-        self.cos_PD, self.sin_PD = (table.to(self.embed_VC) for table in rotary_tables(shape))
+        self.layers = [Layer.read(weights, index, compiled) for index in range(shape.layers)]
+        cos_PD, sin_PD = rotary_tables(shape)
+        self.cos_PD, self.sin_PD = cos_PD.to(self.embed_VC), sin_PD.to(self.embed_VC)
+        self.compiled = Compiled(shape, self.layers, self.norm_C, self.head, cos_PD, sin_PD) if compiled else None
 
     @torch.inference_mode()
     def __call__(self, ids_T: Tensor, position_T: Tensor, attention: Attention, rows_N: Tensor) -> Tensor:
@@ -64,6 +73,8 @@ class Llama:
         ids_T, position_T and rows_N are int64; positions lie below shape.max_position.
         """
         x_TC = embedding(ids_T, self.embed_VC)
+        if self.compiled is not None:
+            return self.compiled(x_TC, position_T, attention, rows_N)
         cos_T1D, sin_T1D = self.cos_PD[position_T].unsqueeze(1), self.sin_PD[position_T].unsqueeze(1)
         for index, layer in enumerate(self.layers):
             q_TQD, k_THD, v_THD = self._qkv(layer, x_TC, cos_T1D, sin_T1D)

@@ -33,7 +33,7 @@ class OneSequence:
     def __call__(self, layer: int, q_TQD: Tensor, k_THD: Tensor, v_THD: Tensor) -> Tensor:
         if layer in self.stored:
             k_THD, v_THD = (torch.cat(both) for both in zip(self.stored[layer], (k_THD, v_THD), strict=True))
-        self.stored[layer] = (k_THD, v_THD)
+        self.stored[layer] = (k_THD.clone(), v_THD.clone())
         k_SQD, v_SQD = (x.repeat_interleave(q_TQD.shape[1] // x.shape[1], dim=1) for x in (k_THD, v_THD))
         new, stored = len(q_TQD), len(k_SQD)
         score_QTS = torch.einsum("tqd,sqd->qts", q_TQD, k_SQD) / q_TQD.shape[-1] ** 0.5

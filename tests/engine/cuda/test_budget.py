@@ -10,7 +10,7 @@ from kvlab.engine.cuda.budget import launch_bytes, pool_budget, weight_bytes
 from kvlab.engine.cuda.platform import open_platform
 from kvlab.errors import UsageError
 from kvlab.model.llama import Llama
-from kvlab.model.load import load, shape_of
+from kvlab.model.load import open_source, shape_of
 from kvlab.model.weights import random_weights
 from kvlab.run import plan
 
@@ -27,7 +27,8 @@ def of(config, **changes):
 
 
 def test_the_weights_are_counted_to_the_byte(config, shape):
-    model = load(config("paged")["model"], "bfloat16").model
+    source = open_source(config("paged")["model"])
+    model = Llama(shape, source.weights("bfloat16"), compiled=False)  # as on a device
     tensors = [model.embed_VC, model.norm_C, model.head.weight, model.cos_PD, model.sin_PD]
     for layer in model.layers:
         norms = (layer.attention_norm, layer.mlp_norm)
