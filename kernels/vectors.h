@@ -11,7 +11,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-#ifdef __AVX512BF16__
+#ifdef __AVX512F__
 #include <immintrin.h>
 #endif
 
@@ -65,8 +65,6 @@ typedef whole wholes __attribute__((vector_size(LANES * sizeof(real))));
 
 #define INLINE static inline __attribute__((always_inline))
 
-// ---- loads, products and stores of elements ----
-
 #ifdef BFLOAT16
 typedef uint32_t packed __attribute__((vector_size(LANES * 4)));  // an odd element above each even one
 
@@ -97,6 +95,13 @@ INLINE packed load(const element *from) {
     return loaded;
 }
 
+// Keep what was loaded in a register: GCC would load it again for every use.
+#ifdef __x86_64__
+#define KEEP(value) __asm__("" : "+v"(value))
+#else
+#define KEEP(value)
+#endif
+
 INLINE void store(element *to, packed value) { memcpy(to, &value, sizeof value); }
 
 // sum + a * b, lane by lane; for bfloat16 a lane takes two products.
@@ -113,18 +118,15 @@ INLINE lanes add_products(lanes sum, packed a, packed b) {
 #endif
 }
 
-// ---- weights of tokens, and products of values with them ----
-
 #if defined(BFLOAT16) && defined(__AVX512BF16__) && LANES == 16
 // Weights are rounded to bfloat16, two tokens a product.
 #define STEP 2
 typedef uint16_t share;
 
 INLINE lanes store_shares(share *to, lanes weight) {
-    packed near = rounded(weight) & 0xffff0000;
-    __m256i shares = _mm512_cvtepi32_epi16((__m512i)(near >> 16));
+    __m256i shares = (__m256i)_mm512_cvtneps_pbh((__m512)weight);
     memcpy(to, &shares, sizeof shares);
-    return (lanes)near;
+    return (lanes)((packed)_mm512_cvtepu16_epi32(shares) << 16);
 }
 
 INLINE void interleave(lanes value[PARTS], packed first, packed second) {
@@ -161,8 +163,6 @@ INLINE lanes broadcast(const share *shares) { return (lanes){0} + *shares; }
 INLINE lanes add_shares(lanes sum, lanes shares, lanes value) { return sum + shares * value; }
 #endif
 
-// ---- across lanes ----
-
 #define OTHER(lane, half) ((lane) & (half) ? LANES + (lane) - (half) : (lane) + (half))
 #define SAME(lane, half) ((lane) & (half) ? LANES + (lane) : (lane))
 #ifdef __clang__
@@ -196,11 +196,15 @@ INLINE real total(lanes sum) {
     return lane[0];
 }
 
-INLINE lanes select_lanes(wholes which, lanes yes, lanes no) {
-    return (lanes)(((wholes)yes & which) | ((wholes)no & ~which));
+// Where one is NaN, a.
+INLINE lanes larger(lanes a, lanes b) {
+#if defined(__AVX512F__) && LANES == 16
+    return (lanes)_mm512_max_ps((__m512)b, (__m512)a);
+#else
+    wholes which = (wholes)(b > a);
+    return (lanes)(((wholes)b & which) | ((wholes)a & ~which));
+#endif
 }
-
-INLINE lanes larger(lanes a, lanes b) { return select_lanes((wholes)(b > a), b, a); }
 
 INLINE real largest(lanes value) {
     value = larger(value, SHUFFLE(value, value, OTHER, 1));
@@ -216,28 +220,26 @@ INLINE real largest(lanes value) {
     return value[0];
 }
 
-// ---- e^x for x <= 0 ----
+#define LOG2_E 1.4426950408889634
 
 #ifdef FLOAT64
 INLINE lanes power(lanes x) {
-    for (int i = 0; i < LANES; i++) x[i] = exp(x[i]);
+    for (int i = 0; i < LANES; i++) x[i] = exp2(x[i]);
     return x;
 }
 #else
-// To about 1e-7 relative: 2^n * e^r with |r| <= ln(2) / 2; 0 below -87. NaN stays NaN.
+// To about 1e-7 relative, and 2^-126 for less: 2^n * 2^r with |r| <= 1/2. NaN stays NaN.
 INLINE lanes power(lanes x) {
     const real round = 12582912.0f;  // 1.5 * 2^23: what is added to it loses its fraction
-    lanes shifted = x * 1.44269504f + round, n = shifted - round;
-    lanes r = x - n * 0.693145752f;
-    r -= n * 1.42860677e-6f;
-    lanes p = r * 1.38888889e-3f + 8.33333333e-3f;
-    p = p * r + 4.16666667e-2f;
-    p = p * r + 1.66666667e-1f;
-    p = p * r + 0.5f;
+    x = larger(x, (lanes){0} - 126.0f);
+    lanes shifted = x + round, r = x - (shifted - round);
+    lanes p = r * 1.5403530e-4f + 1.3333558e-3f;
+    p = p * r + 9.6181291e-3f;
+    p = p * r + 5.5504109e-2f;
+    p = p * r + 2.4022651e-1f;
+    p = p * r + 6.9314718e-1f;
     p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    lanes scale = (lanes)(((wholes)shifted + 127) << 23);  // of shifted only the bits of n survive
-    return select_lanes((wholes)(x < -87.0f), (lanes){0}, p * scale);
+    return p * (lanes)(((wholes)shifted + 127) << 23);  // of shifted only the bits of n survive
 }
 #endif
 
