@@ -23,21 +23,19 @@ def moves_on(device: str) -> Moves:
     if device == "cpu":
         from kvlab.kernels.write import write
 
-        return Moves(write, _one_by_one)
+        return Moves(write, _on_the_host)
     from kvlab.kernels.gpu.append import append
 
     return Moves(append, _all_at_once)
 
 
-def _one_by_one(layers: Layers) -> Copy:
-    from kvlab.kernels.copy import copy
+def _on_the_host(layers: Layers) -> Copy:
+    from kvlab.kernels.copy import Stretches, transfer
 
-    def runs(source_N: NDArray[np.int64], target_N: NDArray[np.int64], tokens: int) -> None:
-        for k_SHD, v_SHD in layers:
-            for source, target in zip(source_N.tolist(), target_N.tolist(), strict=True):
-                copy(k_SHD, v_SHD, source, target, tokens)
-
-    return runs
+    pools = [pool for layer in layers for pool in layer]
+    return lambda source_N, target_N, tokens: transfer(
+        pools, pools, Stretches(source_N, target_N, np.full_like(source_N, tokens))
+    )
 
 
 def _all_at_once(layers: Layers) -> Copy:

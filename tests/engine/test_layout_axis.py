@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,32 @@ import torch
 from kvlab.build import build_strategy
 from kvlab.errors import UsageError
 from kvlab.harness import plugins
-from kvlab.harness.compose import compose
-from kvlab.run import execute, plan
+from kvlab.harness.compose import Composer
+from kvlab.run import execute
 
 NAMES = sorted(path.stem for path in (Path(plugins.__file__).parents[1] / "conf" / "strategy").glob("*.yaml"))
+Compose = Callable[[list[str]], dict[str, Any]]
+Runs = Callable[..., list[dict[str, Any]]]
 QUICK = ("paged", "vattention_sliced")
-SMALL = [
-    "model=tiny", "workload=lognormal", "workload.num_requests=6", "workload.scale=0.1", "max_len=64",
-    "page_group_bytes=4096", "engine.clock=steps",
+SMALL = ["model=tiny", "workload.num_requests=6", "max_len=64", "page_group_bytes=4096", "engine.clock=steps"]
+WORK = ["workload=lognormal", "workload.scale=0.1"]
+LAYOUTS = (["layout=token_major"], ["layout=head_major"], ["layout=head_major", "layout.tile=4"])
+TIGHT = [
+    "workload=fixed", "workload.prompt_len=20", "workload.output_len=30", "engine.chunk=13", "dtype=float64",
+    "pool_bytes=128KiB", "host_bytes=128KiB", "preemption=swap",
 ]  # fmt: skip
-TIGHT = ["pool_bytes=64KiB", "host_bytes=64KiB", "preemption=swap", "dtype=float64", "engine.chunk=13"]
 
 
 def quick_first(names: list[str]) -> list[Any]:
     """The others are slow tests: hardly more is learned from them."""
     return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in names]
+
+
+@pytest.fixture(scope="module")
+def compose() -> Iterator[Compose]:
+    """From words to a configuration."""
+    with Composer() as composer:
+        yield lambda words: composer.compose(words).config
 
 
 @pytest.fixture(autouse=True)
@@ -36,55 +48,58 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def digests(folder: Path, *words: str) -> list[str]:
-    """Of the outputs under token_major, and under head_major with two sizes of tiles."""
-    found = []
-    for layout in (["layout=token_major"], ["layout=head_major"], ["layout=head_major", "layout.tile=4"]):
-        result = execute(compose([*SMALL, *words, *layout]).config, folder)
-        assert result["status"] == "ok", result["reason"]
-        assert result["num_finished"] == 6
-        found.append(result["output_digest"])
-    return found
+@pytest.fixture
+def runs(tmp_path: Path, compose: Compose) -> Runs:
+    """The results under token_major, and under head_major with two sizes of tiles."""
+    return lambda *words: [execute(compose([*SMALL, *words, *layout]), tmp_path) for layout in LAYOUTS]
+
+
+def assert_same_tokens(results: list[dict[str, Any]]) -> None:
+    assert [(result["status"], result["reason"]) for result in results] == [("ok", "")] * len(results)
+    assert {result["num_finished"] for result in results} == {6}
+    assert len({result["output_digest"] for result in results}) == 1
 
 
 @pytest.mark.parametrize("strategy", quick_first(NAMES))
-def test_every_strategy_makes_the_same_tokens_in_both_layouts(strategy: str, tmp_path: Path) -> None:
-    assert len(set(digests(tmp_path, f"strategy={strategy}"))) == 1
+def test_every_strategy_makes_the_same_tokens_in_both_layouts(strategy: str, runs: Runs) -> None:
+    assert_same_tokens(runs(f"strategy={strategy}", *WORK))
 
 
-@pytest.mark.parametrize("strategy", quick_first(["paged", "growing_step", "vattention", "radix"]))
-def test_swapped_and_copied_tokens_come_back_in_both_layouts(strategy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", quick_first(["paged", "vattention", "vattention_sliced", "radix"]))
+def test_swapped_and_copied_tokens_come_back_in_both_layouts(strategy: str, runs: Runs) -> None:
     """In float64, where tokens do not depend on when a sequence was preempted."""
-    assert len(set(digests(tmp_path, f"strategy={strategy}", *TIGHT))) == 1
+    results = runs(f"strategy={strategy}", *TIGHT)
+    assert_same_tokens(results)
+    assert all(result["num_preemptions"] for result in results), "nothing was swapped"
 
 
 @pytest.mark.parametrize("strategy", quick_first(["paged", "vattention"]))
-def test_torch_reads_both_layouts(strategy: str, tmp_path: Path) -> None:
-    assert len(set(digests(tmp_path, f"strategy={strategy}", "attention=sdpa", "dtype=bfloat16"))) == 1
+def test_torch_reads_both_layouts(strategy: str, runs: Runs) -> None:
+    assert_same_tokens(runs(f"strategy={strategy}", "attention=sdpa", "dtype=bfloat16", *WORK))
 
 
-def test_slots_keep_their_numbers() -> None:
+def test_slots_keep_their_numbers(compose: Compose) -> None:
     """A layout is not the strategy's business; but where memory comes on demand, tiles have it whole."""
     made = {}
     for layout in ("token_major", "head_major"):
         for strategy in ("paged", "vattention"):
-            config: dict[str, Any] = compose([f"strategy={strategy}", f"layout={layout}", *SMALL]).config
+            config = compose([f"strategy={strategy}", f"layout={layout}", *SMALL])
             made[layout, strategy] = build_strategy(config, 512, 2, 2**20)
     assert made["token_major", "paged"].pools == made["head_major", "paged"].pools
     assert [made[layout, "vattention"].memory.tile for layout in ("token_major", "head_major")] == [1, 16]
 
 
 @pytest.mark.parametrize("tile", ["0", "3", "-16", "true", "half"])
-def test_a_tile_is_a_power_of_two(tile: str) -> None:
+def test_a_tile_is_a_power_of_two(tile: str, compose: Compose) -> None:
     with pytest.raises(UsageError, match=rf"layout.tile={tile.capitalize() if tile == 'true' else tile}: allowed is a"):
-        plan(compose(["layout=head_major", f"layout.tile={tile}", *SMALL]).config)
+        compose(["layout=head_major", f"layout.tile={tile}"])
 
 
-def test_a_gpu_has_one_layout() -> None:
+def test_a_gpu_has_one_layout(compose: Compose) -> None:
     with pytest.raises(UsageError, match="layout=head_major with device=cuda: allowed there is token_major"):
         compose(["layout=head_major", "device=cuda"])
 
 
-def test_what_differs_in_its_layout_is_another_run() -> None:
-    names = [compose([f"layout={layout}"]).config["layout"] for layout in ("token_major", "head_major")]
+def test_what_differs_in_its_layout_is_another_run(compose: Compose) -> None:
+    names = [compose([f"layout={layout}"])["layout"] for layout in ("token_major", "head_major")]
     assert names == [{"name": "token_major", "tile": 1}, {"name": "head_major", "tile": 16}]
