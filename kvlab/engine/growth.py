@@ -101,7 +101,10 @@ class Growth:
         return self.metered.lookup(arrival)
 
     def unstick(self) -> None:
-        """Sequences run and none of them can go on: the newest gives way, or fails."""
+        """Sequences run, and none can go on: those they stand still for fork, or the newest gives way or fails."""
+        self.scheduler.awaited_first()  # others may have come before them when somebody left, or by their rank
+        if self.scheduler.siblings.fork():
+            return
         lane = self.lanes.newest()
         sequence = self.lanes.at(lane)
         if self.scheduler.siblings.alone(sequence) or not self._give_way(lane):

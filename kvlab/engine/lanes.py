@@ -105,6 +105,8 @@ class Lanes:
     def shares(self, chunk: int, budget: int | None) -> NDArray[np.int64]:
         """Tokens that each lane in use, in `order`, is to compute: those that decode first, the others what is left.
 
+        Where the budget ends before somebody's drafts do, it gets as many as are left.
+
         chunk: of one sequence, at most; budget: of all together, None: without bound.
         """
         lanes = self.order
@@ -112,12 +114,8 @@ class Lanes:
         want_B: NDArray[np.int64] = np.minimum(left_B + self.drafts[lanes], chunk)
         if budget is None or int(want_B.sum()) <= budget:
             return want_B
-        share_B: NDArray[np.int64] = np.where(left_B == 1, want_B, 0)
-        share_B[np.cumsum(share_B) > budget] = 0
-        prefill_B = np.where(left_B > 1, want_B, 0)
-        before_B = np.cumsum(prefill_B) - prefill_B + int(share_B.sum())
-        share_B += np.minimum(prefill_B, np.maximum(budget - before_B, 0))
-        return share_B
+        decode_B = _within(np.where(left_B == 1, want_B, 0), budget)
+        return decode_B + _within(np.where(left_B > 1, want_B, 0), budget - int(decode_B.sum()))
 
     def launch(self, share_B: NDArray[np.int64]) -> Launch:
         """Every running sequence's share, as far as it has room and need not ask; those with nothing are left out."""
@@ -137,3 +135,10 @@ class Lanes:
         lane_T, position_T = packed(lanes, start, stop)
         picked: NDArray[np.int32] = ids[lane_T, position_T]
         return picked
+
+
+def _within(want_B: NDArray[np.int64], budget: int) -> NDArray[np.int64]:
+    """What each gets of a budget, one after the other."""
+    before_B = np.cumsum(want_B) - want_B
+    given_B: NDArray[np.int64] = np.minimum(want_B, np.maximum(budget - before_B, 0))
+    return given_B

@@ -109,13 +109,17 @@ class Siblings:
         kin = [one for one in scheduler.waiting if one.family in running]
         return [one for one in kin if one.request.beams or self.elder(one) is not None]
 
-    def fork(self) -> None:
-        """Those at the head of the queue that have a running sibling start with what they have in common."""
-        scheduler, waiting = self.scheduler, self.scheduler.waiting
+    def fork(self) -> bool:
+        """Those at the head of the queue that have a running sibling start with what they have in common.
+
+        Whether there was one.
+        """
+        scheduler, waiting, before = self.scheduler, self.scheduler.waiting, self.scheduler.tally.forks
         while self.families and waiting and self.lanes.spare and scheduler.refused_at != scheduler.changes:
             elder = self.elder(waiting[0])
             if elder is None or not self._fork(elder, waiting[0]):
-                return
+                break
+        return scheduler.tally.forks > before
 
     def _fork(self, elder: Sequence, sequence: Sequence) -> bool:
         scheduler, lanes = self.scheduler, self.lanes

@@ -10,7 +10,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,6 +18,8 @@ import yaml
 
 import kvlab.conf
 from kvlab.build import build
+from kvlab.engine.scheduler import Tokens
+from kvlab.engine.speculation import Speculation
 from kvlab.request import Request
 from kvlab.strategy import Memory, Strategy
 
@@ -56,6 +58,18 @@ def node(group: str, name: str, around: dict[str, Any]) -> dict[str, Any]:
     return {**told, **SMALLER.get(name, {})}
 
 
+class Drafts(NamedTuple):
+    """Of speculative decoding, a step: how many, and how probably the next one is right. Sequences draw by the seed."""
+
+    tokens: int
+    chance: float
+    seed: int
+
+    def by(self, tape: Tokens) -> Speculation | None:
+        """tape: the tokens that are right."""
+        return Speculation(*self, tape) if self.tokens else None
+
+
 @dataclass(frozen=True)
 class Life:
     """One run, ready to be run once."""
@@ -65,6 +79,7 @@ class Life:
     strategy: Strategy
     requests: list[Request]
     options: dict[str, Any]  # of the scheduler
+    drafts: Drafts
 
     def __str__(self) -> str:
         memory, settings = self.strategy.memory, {k: v for k, v in self.options.items() if k not in AXES}
@@ -79,7 +94,7 @@ class Life:
             f"priority={r.priority} space={r.space}"
             for r in self.requests
         ]
-        return "\n".join([f"{self.name} {self.chosen}", f"{sizes}", f"{settings}", *requests])
+        return "\n".join([f"{self.name} {self.chosen}", f"{sizes}", f"{settings} {self.drafts}", *requests])
 
 
 def draw(seed: int, families: float = 0.4) -> Life:
@@ -106,7 +121,9 @@ def draw(seed: int, families: float = 0.4) -> Life:
         "eos": eos,
     }
     axes = {axis: build(node(axis, chosen[axis], around)) for axis in AXES}
-    return Life(name, chosen, built, work(rng, built, bool(eos), rng.random() < families), options | axes)
+    requests = work(rng, built, bool(eos), rng.random() < families)
+    drafts = Drafts(rng.choice((0, 0, 1, 2, 5)), rng.choice((0.0, 0.5, 0.9, 1.0)), rng.randrange(10))
+    return Life(name, chosen, built, requests, options | axes, drafts)
 
 
 def pool(rng: Random, strategy: dict[str, Any], max_len: int, chunk: int) -> Strategy:

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from kvlab.engine.axes import FullPrompt, Never, ReserveMaxTokens, Swap
+from kvlab.engine.speculation import Speculation
 from kvlab.request import Request
 from kvlab.strategies.contiguous import Contiguous
 from kvlab.strategies.growing import Growing
 from kvlab.strategies.paged import Paged
 from kvlab.strategies.prefix import Prefix
+from kvlab.strategies.radix import Radix
 
 
 def asks(*shapes: tuple[int, int], **options) -> list[Request]:
@@ -97,3 +99,26 @@ def test_a_pool_without_a_block_refuses_everybody(memory, serve, tokens: int) ->
     """The block that is never used was taken from a pool that has none."""
     engine = serve(Prefix(memory(tokens), 4, null_block=True), asks((2, 2)), most=10)
     assert outcomes(engine) == {0: {"refused"}}
+
+
+@pytest.mark.parametrize("queue", ["arrival", "longest_prefix"])
+def test_a_beam_that_is_waited_for_forks_though_others_were_ranked_before_it(memory, serve, queue: str) -> None:
+    """Two samples had more in the cache and were before the beams; their elder left, and nobody forked or came."""
+    samples, search = asks((3, 3), (2, 4))
+    made = [replace(samples, n=3), replace(search, beams=3)]
+    engine = serve(Radix(memory(30, max_len=6), 3), made, queue=queue, most=1000)
+    assert outcomes(engine) == {0: {"finished"}, 1: {"finished"}}
+
+
+@pytest.mark.parametrize("budget", [1, 2, 5])
+def test_a_budget_below_the_drafts_of_one_sequence(memory, serve, budget: int) -> None:
+    """What a sequence and its drafts need together was more than a launch may compute: nobody ran, and it failed."""
+    computed = []
+    engine = serve(
+        Paged(memory(200), 4), asks((7, 12), (3, 9)), token_budget=budget, most=1000,
+        speculation=Speculation(5, 1.0, 0, lambda ids, positions: np.zeros(len(ids))),
+        watch=lambda scheduler, launch: computed.append(int((launch.stop_B - launch.start_B).sum())),
+    )  # fmt: skip
+    assert outcomes(engine) == {0: {"finished"}, 1: {"finished"}}
+    assert max(computed) == budget
+    assert (engine.scheduler.tally.drafted_tokens > 0) == (budget > 1)

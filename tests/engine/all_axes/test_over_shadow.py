@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
 
 from kvlab.engine.engine import Engine
-from kvlab.engine.sequence import Sequence
+from kvlab.engine.scheduler import Tokens
+from kvlab.engine.sequence import BRANCH_BITS, Sequence
 from kvlab.request import Request
 from kvlab.strategies.contiguous import Contiguous
 from kvlab.strategy import Strategy, ceil_div
@@ -151,8 +153,23 @@ def check_outcomes(shadow, life, engine: Engine) -> None:
             assert [one.output.tolist() for one in mine] == alone(shadow, life, request)
 
 
+def tape(shadow, life) -> Tokens:
+    """What samples say, token by token; 0 behind their end."""
+
+    @cache
+    def said(id: int) -> list[int]:
+        request = life.requests[id & (1 << BRANCH_BITS) - 1]
+        return [*request.prompt.tolist(), *sample_alone(shadow, request, id >> BRANCH_BITS, life.options["eos"])]
+
+    def token(id: int, position: int) -> int:
+        return said(id)[position] if position < len(said(id)) else 0
+
+    return lambda id_N, position_N: np.array(list(map(token, id_N.tolist(), position_N.tolist())), np.int32)
+
+
 def live(serve: Callable[..., Engine], shadow, life) -> Engine:
-    engine = serve(life.strategy, life.requests, most=steps_at_most(life), **life.options)
+    speculation = life.drafts.by(tape(shadow, life))
+    engine = serve(life.strategy, life.requests, most=steps_at_most(life), speculation=speculation, **life.options)
     check_end(life, engine)
     check_outcomes(shadow, life, engine)
     return engine

@@ -9,7 +9,6 @@ import pytest
 
 from kvlab.engine.lanes import Lanes
 from kvlab.engine.scheduler import Scheduler
-from kvlab.engine.sequence import BRANCH_BITS
 from kvlab.engine.settings import Settings
 from kvlab.engine.simulated import SimulatedClock, SimulatedEngine, SimulatedExecutor
 from kvlab.record.recorder import Recorder
@@ -31,11 +30,11 @@ class Even:
         return 0.0
 
 
-def simulate(life, said, skips: bool, watch) -> SimulatedEngine:
+def simulate(life, said, skips: bool, watch, speculation) -> SimulatedEngine:
     strategy, options = life.strategy, dict(life.options)
     lanes = Lanes(strategy.memory.max_seqs, strategy.memory.max_len)
     settings = Settings(**{field.name: options.pop(field.name) for field in fields(Settings)})
-    scheduler = Scheduler(strategy, lanes, settings=settings, **options)
+    scheduler = Scheduler(strategy, lanes, settings=settings, speculation=speculation, **options)
     executor = SimulatedExecutor(Even(), lanes, SimulatedClock(), said)
     carry_out = executor.run
     executor.run = lambda moves, launch: watch(scheduler, moves, launch) or carry_out(moves, launch)
@@ -70,22 +69,28 @@ def decided(row) -> tuple:
     return row._replace(time_s=0.0, dt_s=0.0, waiting=0)
 
 
+def said_by(engine):
+    """What an engine has said, token by token; 0 behind the end."""
+    output = {one.id: (one.request.prompt_len, one.output.tolist()) for one in engine.scheduler.tally.ended}
+
+    def token(id: int, position: int) -> int:
+        prompt, tokens = output.get(id, (0, []))
+        return tokens[position - prompt] if position - prompt < len(tokens) else 0
+
+    return lambda id_N, position_N: np.array(list(map(token, id_N.tolist(), position_N.tolist())), np.int32)
+
+
 def compare(serve, life, seed: int) -> int:
     """How many launches were compared."""
-    first, second, third = (without_beams(life(seed)) for _ in range(3))
-    prompt, real, simulated = [request.prompt_len for request in first.requests], [], []
-    engine = serve(first.strategy, first.requests, watch_moves=note(real), **first.options)
-    output = {one.id: one.output for one in engine.scheduler.tally.ended}
-
-    def said(id_N, position_N):
-        """What the other engine said there."""
-        pairs = zip(id_N.tolist(), position_N.tolist(), strict=True)
-        return np.array([output[id][at - prompt[id & (1 << BRANCH_BITS) - 1]] for id, at in pairs], np.int32)
-
-    other = simulate(second, said, False, note(simulated))
+    plain, first, second, third = (without_beams(life(seed)) for _ in range(4))
+    drafts = first.drafts.by(said_by(serve(plain.strategy, plain.requests, **plain.options)))
+    real, simulated = [], []
+    engine = serve(first.strategy, first.requests, watch_moves=note(real), speculation=drafts, **first.options)
+    said = said_by(engine)
+    other = simulate(second, said, False, note(simulated), drafts)
     assert simulated == real
     assert ends(other) == ends(engine)
-    skipping = simulate(third, said, True, note([]))
+    skipping = simulate(third, said, True, note([]), drafts)
     assert ends(skipping) == ends(engine)
     assert list(map(decided, skipping.recorder.rows)) == list(map(decided, other.recorder.rows))
     return len(real)

@@ -72,6 +72,12 @@ def settings(rng: Random) -> list[str]:
     ]  # fmt: skip
 
 
+def drafts(rng: Random) -> list[str]:
+    """Of speculative decoding; those that are right are read from the unbatched run."""
+    count = rng.choice((0, 0, 1, 4))
+    return [f"engine.draft_tokens={count}", f"engine.draft_accept={rng.choice((0.0, 0.6, 1.0))}"] if count else []
+
+
 def case(seed: int, choices, preset: str | None = None) -> tuple[list[str], list[str]]:
     """(overrides of the unbatched run, of the other)."""
     rng = Random(seed)
@@ -83,7 +89,7 @@ def case(seed: int, choices, preset: str | None = None) -> tuple[list[str], list
     given = sizes(rng, max_len, several) + (
         settings(rng) + axes(rng, choices) if preset is None else [f"preset={preset}"]
     )
-    return [*shared, *alone], [*shared, *given]
+    return [*shared, *alone], [*shared, *given, *drafts(rng)]
 
 
 def outcome(composer: Composer, directory: Path, overrides: list[str]) -> dict[str, Any]:
@@ -94,7 +100,11 @@ def outcome(composer: Composer, directory: Path, overrides: list[str]) -> dict[s
 
 
 def check(composer: Composer, directory: Path, alone: list[str], given: list[str]) -> None:
-    expected, result = (outcome(composer, directory, overrides) for overrides in (alone, given))
+    (directory / "alone").mkdir(parents=True)
+    expected = outcome(composer, directory / "alone", alone)
+    if any(word.startswith("engine.draft_tokens") for word in given):
+        given = [*given, f"engine.draft_tape={directory / 'alone'}"]
+    result = outcome(composer, directory, given)
     assert not expected["num_failed"]
     if result["num_failed"]:
         reserve = [f"preset={name}" for name in NOBODY_GIVES_WAY]
@@ -112,11 +122,11 @@ def test_tokens_are_those_of_an_unbatched_run(composer, tmp_path, choices, seed:
 @pytest.mark.parametrize("tens", range(1, 9))
 def test_tokens_of_eighty_runs_are_those_of_unbatched_runs(composer, tmp_path, choices, tens: int) -> None:
     for seed in range(10 * tens, 10 * tens + 10):
-        check(composer, tmp_path, *case(seed, choices))
+        check(composer, tmp_path / str(seed), *case(seed, choices))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_presets_make_the_tokens_of_an_unbatched_run(composer, tmp_path, choices, seed: int) -> None:
     for preset in choices("preset"):
-        check(composer, tmp_path, *case(seed, choices, preset))
+        check(composer, tmp_path / preset, *case(seed, choices, preset))
