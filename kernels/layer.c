@@ -174,6 +174,21 @@ void logits(const struct shape *shape, const element *weight, const struct matri
     }
 }
 
+// Puts weight_OI into every `every`-th of the panels from the first on; what is missing of the last one is zeros.
+void pack(const element *weight_OI, int64_t outputs, int64_t inputs, element *panels, int64_t every, int64_t threads) {
+#pragma omp parallel for num_threads(threads)
+    for (int64_t panel = 0; panel < (outputs + LANES - 1) / LANES; panel++) {
+        element *to = panels + panel * every * inputs * LANES;
+        for (int64_t i = 0; i < inputs; i += STEP)
+            for (int64_t o = panel * LANES; o < (panel + 1) * LANES; o++, to += STEP) {
+                if (o < outputs)
+                    memcpy(to, weight_OI + o * inputs + i, STEP * sizeof(element));
+                else
+                    memset(to, 0, STEP * sizeof(element));
+            }
+    }
+}
+
 // A product by itself: x_TI of so many rows, to_TO.
 void multiply_rows(const struct matrix *matrix, const element *x_TI, int64_t rows, element *to_TO, int64_t threads) {
 #pragma omp parallel num_threads(threads)

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from kvlab.kernels.compiler import CompileError, load
 
@@ -56,6 +55,7 @@ class Functions(NamedTuple):
     after: Any
     logits: Any
     multiply_rows: Any
+    pack: Any
     scratch_rows: Any
 
 
@@ -70,31 +70,30 @@ def functions(dtype: torch.dtype) -> Functions | None:
         logging.getLogger(__name__).warning("layers run in torch, op by op, which is slower: %s", error)
         return None
     found = Functions(
-        library.layer_before, library.layer_after, library.logits, library.multiply_rows, library.scratch_rows
-    )
+        library.layer_before, library.layer_after, library.logits, library.multiply_rows, library.pack,
+        library.scratch_rows,
+    )  # fmt: skip
     found.before.argtypes = [POINTER] * 3
     found.after.argtypes = [POINTER] * 4
     found.logits.argtypes = [*[POINTER] * 5, NUMBER, POINTER, POINTER]
     found.multiply_rows.argtypes = [POINTER, POINTER, NUMBER, POINTER, NUMBER]
+    found.pack.argtypes = [POINTER, NUMBER, NUMBER, POINTER, NUMBER, NUMBER]
     found.scratch_rows.argtypes, found.scratch_rows.restype = [NUMBER, NUMBER], NUMBER
-    for function in found[:4]:
+    for function in found[:5]:
         function.restype = None
     return found
 
 
-def panels(weight_OI: Tensor) -> Tensor:
+def panels(weight_OI: Tensor, gated: bool = False) -> Tensor:
     """The weights in panels [O / LANES, I / step, LANES, step], where a step is as many inputs as fit 4 bytes.
 
-    The last panel is filled up with zeros.
+    What is missing of a last panel is zeros. gated: weight_OI is two matrices, whose panels take turns.
     """
-    outputs, inputs = weight_OI.shape
-    step = 4 // weight_OI.itemsize
-    whole_OI = pad(weight_OI, (0, 0, 0, -outputs % LANES))
-    return whole_OI.view(-1, LANES, inputs // step, step).transpose(1, 2).contiguous()
-
-
-def interleaved(gate_up_OI: Tensor) -> Tensor:
-    """The rows of gate and up, stacked, so that their panels take turns; each is filled up to whole panels."""
-    halves = (pad(half_FI, (0, 0, 0, -len(half_FI) % LANES)).view(-1, LANES, half_FI.shape[1])
-              for half_FI in gate_up_OI.chunk(2))  # fmt: skip
-    return torch.stack(tuple(halves), dim=1).flatten(0, 2)
+    found, parts = functions(weight_OI.dtype), weight_OI.contiguous().chunk(2 if gated else 1)
+    assert found is not None
+    outputs, inputs = parts[0].shape
+    step, every = 4 // weight_OI.itemsize, len(parts)
+    packed = weight_OI.new_empty(every * -(-outputs // LANES), inputs // step, LANES, step)
+    for index, part in enumerate(parts):
+        found.pack(part.data_ptr(), outputs, inputs, packed[index].data_ptr(), every, torch.get_num_threads())
+    return packed

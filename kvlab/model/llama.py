@@ -9,13 +9,13 @@ heads, H key/value heads, J = Q + H, D head size, K = D / 2, N rows of logits, V
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding, rms_norm, silu
 
-from kvlab.kernels.layer import interleaved
 from kvlab.model.compiled import Compiled, fits
 from kvlab.model.matrix import Matrix
 from kvlab.model.shape import RopeScaling, Shape
@@ -45,11 +45,11 @@ class Layer(NamedTuple):
     down: Matrix  # [C, F]
 
     @classmethod
-    def read(cls, weights: Weights, index: int, compiled: bool) -> Layer:
-        """Layer `index` of the weights; compiled: as kernels/layer.c takes it."""
+    def read(cls, weights: Weights, index: int, compiled: bool, fused: bool) -> Layer:
+        """Layer `index` of the weights; compiled: products may go through C, fused: the whole layer does."""
         norm_1, qkv, out, norm_2, gate_up, down = (weights[f"layers.{index}.{name}"] for name in cls._fields)
-        gate_up = interleaved(gate_up) if compiled else gate_up
-        return cls(norm_1, Matrix(qkv), Matrix(out), norm_2, Matrix(gate_up), Matrix(down))
+        matrix = partial(Matrix, compiled=compiled)
+        return cls(norm_1, matrix(qkv), matrix(out), norm_2, matrix(gate_up, gated=fused), matrix(down))
 
 
 class Llama:
@@ -58,13 +58,16 @@ class Llama:
     def __init__(self, shape: Shape, weights: Weights, compiled: bool = True) -> None:
         """compiled=False: in torch, also where C could do it."""
         self.shape = shape
+        fused = compiled and fits(shape, weights["embed"].dtype, weights["embed"].device.type)
+        if fused:  # matrices are copied; without the rest a file that weights were mapped from can go
+            own = {name: weight.clone() for name, weight in weights.items() if weight.ndim == 1 or name == "embed"}
+            weights = weights | own
         self.embed_VC, self.norm_C = weights["embed"], weights["norm"]
-        compiled = compiled and fits(shape, self.embed_VC.dtype, self.embed_VC.device.type)
-        self.head = Matrix(self.embed_VC if shape.tied else weights["head"])
-        self.layers = [Layer.read(weights, index, compiled) for index in range(shape.layers)]
+        self.head = Matrix(self.embed_VC if shape.tied else weights["head"], compiled=compiled)
+        self.layers = [Layer.read(weights, index, compiled, fused) for index in range(shape.layers)]
         cos_PD, sin_PD = rotary_tables(shape)
         self.cos_PD, self.sin_PD = cos_PD.to(self.embed_VC), sin_PD.to(self.embed_VC)
-        self.compiled = Compiled(shape, self.layers, self.norm_C, self.head, cos_PD, sin_PD) if compiled else None
+        self.compiled = Compiled(shape, self.layers, self.norm_C, self.head, cos_PD, sin_PD) if fused else None
 
     @torch.inference_mode()
     def __call__(self, ids_T: Tensor, position_T: Tensor, attention: Attention, rows_N: Tensor) -> Tensor:

@@ -21,12 +21,14 @@ ROWS = 16  # oneDNN's packing is chosen for about so many rows; measured best fr
 class Matrix:
     """weight_OI, applied to x_TI."""
 
-    def __init__(self, weight_OI: Tensor) -> None:
+    def __init__(self, weight_OI: Tensor, gated: bool = False, compiled: bool = True) -> None:
+        """gated: as kernels/layer.c takes gates and values, which it applies together. compiled=False: without C."""
         self.outputs, self.inputs = weight_OI.shape
-        self.product = product_name(weight_OI)
+        self.product = product_name(weight_OI, compiled)
         match self.product:
             case "c":
-                self.weight = panels(weight_OI)
+                self.weight = panels(weight_OI, gated)
+                self.outputs = len(self.weight) * LANES if gated else self.outputs  # each half fills up its last panel
             case "onednn packed":
                 self.weight = torch.ops.mkldnn._reorder_linear_weight(weight_OI, ROWS)
             case _:
@@ -59,11 +61,11 @@ class Matrix:
         return CMatrix(self.weight.data_ptr() + first * self.inputs * self.weight.itemsize, self.inputs, stop - first)
 
 
-def product_name(weight_OI: Tensor) -> str:
+def product_name(weight_OI: Tensor, compiled: bool = True) -> str:
     """What such a matrix is applied with: "c", "onednn packed" or "torch"."""
     if weight_OI.device.type != "cpu":
         return "torch"
-    if functions(weight_OI.dtype) is not None and weight_OI.shape[1] * weight_OI.itemsize % 4 == 0:
+    if compiled and functions(weight_OI.dtype) is not None and weight_OI.shape[1] * weight_OI.itemsize % 4 == 0:
         return "c"
     return "onednn packed" if onednn_packs(weight_OI.dtype) else "torch"
 
