@@ -3,7 +3,7 @@
 Sequences are all equally long. A pass goes through as many layers as no cache holds. Whatever is measured is looked
 at first: each kernel's result of one call is compared with the plain formula.
 
-B sequences, P table entries, T new tokens, Q query heads, S slots, H key/value heads, D head size, N tokens.
+B sequences, P table entries, T new tokens, Q query heads, H key/value heads, D head size, N tokens; pools: see pool.py.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kvlab.bench import pages
 from kvlab.bench.moves import Moves
 from kvlab.bench.timing import Clock, Spread, Work, take_turns
 from kvlab.engine.kernels import Kernels
+from kvlab.kernels.compiler import CompileError
+from kvlab.kernels.pool import take
+from kvlab.kernels.stream import stream
 from kvlab.strategy import ceil_div
 
 COPIED_TOKENS = 16  # of a run that is copied
@@ -54,6 +58,12 @@ class Shape(NamedTuple):
 class Attention(NamedTuple):
     kernels: Kernels
     block_multiple: int = 1  # it takes blocks of multiples of so many slots
+    rows_only: bool = False  # it takes no blocks, and only decodes
+
+    def takes(self, op: str, block_size: int | None) -> bool:
+        if self.rows_only:
+            return op == "decode" and block_size is None
+        return not (block_size or 0) % self.block_multiple
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,8 @@ class Plan:
     repeats: int
     least_s: float  # of one sample
     cold_bytes: int  # keys and values that a pass goes through, at least
+    tile: int = 1  # slots of a head that lie side by side; 1: token-major
+    pages: str | None = None  # of bench/pages.py; None: as torch allocates
 
 
 class Case(NamedTuple):
@@ -100,11 +112,17 @@ class _Store:
 
     def __init__(self, shape: Shape, plan: Plan) -> None:
         self.shape, self.device = shape, plan.device
-        self.slots = max(ceil_div(shape.length, size) * size for size in (1, *plan.block_sizes)) * shape.batch
+        slots = max(ceil_div(shape.length, size) * size for size in (1, *plan.block_sizes)) * shape.batch
+        self.slots = ceil_div(slots, plan.tile) * plan.tile
         count = ceil_div(plan.cold_bytes, shape.kv_bytes)
-        self.layers = [(self.random(self.slots, shape.kv_heads), self.random(self.slots, shape.kv_heads))
-                       for _ in range(count)]  # fmt: skip
+        self.layers = [(self._pool(plan), self._pool(plan)) for _ in range(count)]
         self.stop_B = np.full(shape.batch, shape.length, np.int64)
+
+    def _pool(self, plan: Plan) -> Tensor:
+        """k_SHD or k_UHWD."""
+        heads, dim = self.shape.kv_heads, self.shape.head_dim
+        size = (self.slots, heads, dim) if plan.tile == 1 else (self.slots // plan.tile, heads, plan.tile, dim)
+        return _empty(size, self.shape.torch_dtype, plan).normal_()
 
     def random(self, tokens: int, heads: int) -> Tensor:
         shape = (tokens, heads, self.shape.head_dim)
@@ -119,23 +137,41 @@ class _Store:
         return np.random.default_rng(0).permutation(batch * width).reshape(batch, width).astype(np.int32)
 
 
+def _empty(size: tuple[int, ...], dtype: torch.dtype, plan: Plan) -> Tensor:
+    if plan.pages is None:
+        return torch.empty(size, dtype=dtype, device=plan.device)
+    return pages.empty(size, dtype, plan.pages)
+
+
 def _bandwidths(shape: Shape, plan: Plan) -> list[Case]:
-    """Reading one large array of numbers and copying one: what torch makes of the memory."""
+    """Reading one large array of numbers, in C where it can be, and copying one, as torch does it."""
     numbers = max(plan.cold_bytes, shape.kv_bytes) // 4
-    source, target = (torch.ones(numbers, device=plan.device) for _ in range(2))
+    source, target = (_empty((numbers,), torch.float32, plan).fill_(1) for _ in range(2))
+    name, read = _reading(source)
     return [
-        Case("read", None, "vector_norm", None, lambda: torch.linalg.vector_norm(source), 1, 4 * numbers),
+        Case("read", None, name, None, read, 1, 4 * numbers),
         Case("copy memory", None, "copy_", None, lambda: target.copy_(source), 1, 8 * numbers),
     ]
+
+
+def _reading(source: Tensor) -> tuple[str, Work]:
+    if source.device.type == "cpu":
+        try:
+            stream(source)
+        except CompileError:
+            pass  # the row names what reads instead
+        else:
+            return "stream, in C", lambda: stream(source)
+    return "vector_norm", lambda: torch.linalg.vector_norm(source)
 
 
 def _attention(store: _Store, plan: Plan) -> list[Case]:
     cases = []
     for op in ("decode", "prefill"):
         for block_size in (None, *plan.block_sizes):
-            for name, (kernels, multiple) in plan.attentions.items():
-                if op in plan.ops and not (block_size or 0) % multiple:
-                    cases.append(_attends(store, name, kernels, op, block_size))
+            for name, attention in plan.attentions.items():
+                if op in plan.ops and attention.takes(op, block_size):
+                    cases.append(_attends(store, name, attention.kernels, op, block_size))
     return cases
 
 
@@ -163,7 +199,7 @@ def _formula(q_QD: Tensor, store: _Store, table_P: NDArray[np.int32], block_size
     position_N = np.arange(store.shape.length)
     size = block_size or store.slots
     slot_N = table_P.astype(np.int64)[position_N // size] * (block_size or 1) + position_N % size
-    k_HND, v_HND = (x[torch.from_numpy(slot_N).to(x.device)].float().transpose(0, 1) for x in store.layers[0])
+    k_HND, v_HND = (take(x, torch.from_numpy(slot_N).to(x.device)).float().transpose(0, 1) for x in store.layers[0])
     q_HGD = q_QD.float().view(store.shape.kv_heads, -1, store.shape.head_dim)
     return ((q_HGD @ k_HND.transpose(1, 2) * scale).softmax(-1) @ v_HND).view(q_QD.shape)
 

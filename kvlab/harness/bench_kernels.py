@@ -7,12 +7,13 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kvlab.bench.pages import PAGES
 from kvlab.engine.attentions.limits import LIMITS
 from kvlab.errors import UsageError
 from kvlab.harness import output, provenance
 from kvlab.harness.compose import Composer
+from kvlab.harness.kernels_table import markdown
 from kvlab.harness.progress import Bar
-from kvlab.harness.table import grid
 
 if TYPE_CHECKING:
     from kvlab.bench.device import Device
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
 OPS = ("decode", "prefill", "append", "copy")
 DTYPES = ("float32", "bfloat16", "float16")
 ATTENTIONS = ("kvlab", "sdpa", "flash_attn", "flashinfer")
+DENSE = "sdpa_dense"  # not an engine's: torch over equally long rows in one call, on a CPU
+LAYOUTS = ("token_major", "head_major")
 COMMON = {"attention": "kvlab,sdpa", "threads": "1"}
 DEFAULTS = {  # by device; a batch and a length belong together
     "cpu": COMMON | {
         "batch": "32", "length": "512", "q_heads": "9", "kv_heads": "3", "head_dim": "64",
-        "dtype": "float32,bfloat16", "block_sizes": "1,16,128", "ops": "decode",
+        "dtype": "float32,bfloat16", "block_sizes": "16,64", "ops": "decode",
+        "attention": f"kvlab,sdpa,{DENSE}", "layout": "token_major", "pages": "4k",
     },
     "cuda": COMMON | {
         "batch": "64,8", "length": "4096,16384", "q_heads": "32", "kv_heads": "8", "head_dim": "128",
@@ -36,11 +40,12 @@ COLD_BYTES = {"cpu": 128 * 2**20, "cuda": 512 * 2**20}  # several times what cac
 ARRAYS = 4  # as large as the keys and values: themselves, rounded up, and two for the bandwidths
 MOST = dict.fromkeys(("batch", "length", "q_heads", "kv_heads", "head_dim", "block_sizes"), 2**31) | {"threads": 1024}
 LEAST_S = 0.02  # of a sample
-HEAD = ["dtype", "batch x length", "op", "geometry", "block size", "attention", "us", "rate", "of memory's", "kernel"]
 HELP = f"""\
 kernels takes its shapes as NAME=VALUE, several values with commas (batch and length go together, pair by pair):
   device=cpu or cuda, batch, length (tokens), q_heads, kv_heads, head_dim, threads
   dtype={",".join(DTYPES)}  block_sizes=16,64  attention={",".join(ATTENTIONS)}  ops={",".join(OPS)}
+  with device=cpu also layout={",".join(LAYOUTS)}  pages={",".join(PAGES)} (transparent huge pages, of 2 MiB)
+  and attention={DENSE} (torch over rows, all in one call)
   without any: {" ".join(f"{name}={value}" for name, value in DEFAULTS["cpu"].items())}
   device=cuda: {" ".join(f"{name}={value}" for name, value in DEFAULTS["cuda"].items() if name != "threads")}
 Its last line is JSON with units in the keys; with --json it is the only one."""
@@ -48,7 +53,7 @@ Its last line is JSON with units in the keys; with --json it is the only one."""
 
 def run(args: argparse.Namespace) -> int:
     values = parse(args.overrides)
-    shapes, attentions = _shapes(values), _attentions(values["attention"], values["device"][0])
+    shapes, attentions = _shapes(values), _attentions(values)
     from kvlab.bench.device import open_device
     from kvlab.bench.kernels import measure
     from kvlab.record.others import OthersShare
@@ -60,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     with Bar("shapes", len(shapes)) as bar:
         for done, shape in enumerate(shapes):
             rows += measure(shape, plan, _moving(bar, done, len(shapes)))
-    facts = _facts(args, values, device, others.share()) | {"left_out": _left_out(plan)}
+    facts = _facts(args, values, device, others.share()) | {"left_out": _left_out(plan, values["attention"])}
     text = markdown(facts, rows)
     if args.out:
         output.write(args.out, text)
@@ -76,15 +81,19 @@ def parse(overrides: list[str]) -> dict[str, list[str]]:
     device = given.pop("device", "cpu")
     if device not in DEFAULTS:
         raise UsageError(f"device={device}: allowed is {', '.join(DEFAULTS)}")
+    if foreign := [name for name in given if name not in DEFAULTS[device]]:
+        raise UsageError(f"{foreign[0]}={given[foreign[0]]}: allowed with device=cpu only")
     values = {name: text.split(",") for name, text in (DEFAULTS[device] | given).items()}
-    for name, allowed in (("dtype", DTYPES), ("attention", ATTENTIONS), ("ops", OPS)):
-        if wrong := [value for value in values[name] if value not in allowed]:
+    attentions = (*ATTENTIONS, DENSE) if device == "cpu" else ATTENTIONS
+    choices = {"dtype": DTYPES, "attention": attentions, "ops": OPS, "layout": LAYOUTS, "pages": PAGES}
+    for name, allowed in choices.items():
+        if wrong := [value for value in values.get(name, []) if value not in allowed]:
             raise UsageError(f"{name}={wrong[0]}: allowed is {', '.join(allowed)}")
     for name, most in MOST.items():
         if wrong := [value for value in values[name] if not value.isdecimal() or not 1 <= int(value) <= most]:
             raise UsageError(f"{name}={wrong[0]}: allowed is a whole number from 1 to {most}")
-    for name in ("q_heads", "kv_heads", "head_dim", "threads"):
-        if len(values[name]) > 1:
+    for name in ("q_heads", "kv_heads", "head_dim", "threads", "layout", "pages"):
+        if len(values.get(name, [])) > 1:
             raise UsageError(f"{name}={','.join(values[name])}: allowed is one value")
     if int(values["q_heads"][0]) % int(values["kv_heads"][0]):
         raise UsageError(f"q_heads={values['q_heads'][0]}: allowed is a multiple of kv_heads={values['kv_heads'][0]}")
@@ -115,10 +124,13 @@ def _shapes(values: dict[str, list[str]]) -> list[Shape]:
 
 
 def _plan(values: dict[str, list[str]], attentions: dict[str, Attention], device: Device, repeats: int) -> Plan:
+    from kvlab.bench import pages
     from kvlab.bench.kernels import Plan
     from kvlab.bench.moves import moves_on
 
     (name,) = values["device"]
+    if name == "cpu":
+        pages.check(values["pages"][0])
     return Plan(
         device=name,
         attentions=attentions,
@@ -129,12 +141,20 @@ def _plan(values: dict[str, list[str]], attentions: dict[str, Attention], device
         repeats=repeats,
         least_s=LEAST_S,
         cold_bytes=COLD_BYTES[name],
+        tile=_tile(values),
+        pages=values["pages"][0] if name == "cpu" else None,
     )
 
 
-def _left_out(plan: Plan) -> list[str]:
+def _tile(values: dict[str, list[str]]) -> int:
+    with Composer() as composer:
+        tile: int = composer.compose([f"layout={values.get('layout', ['token_major'])[0]}"]).config["layout"]["tile"]
+    return tile
+
+
+def _left_out(plan: Plan, asked: list[str]) -> list[str]:
     """In words, what was asked for that an attention cannot do."""
-    return [
+    return [f"{name} (it takes layout=token_major)" for name in asked if name not in plan.attentions] + [
         f"{name} with blocks of {size} (allowed are multiples of {attention.block_multiple})"
         for name, attention in plan.attentions.items()
         for size in plan.block_sizes
@@ -153,57 +173,24 @@ def _check_memory(shapes: list[Shape], name: str, device: Device) -> None:
             )
 
 
-def _attentions(names: list[str], device: str) -> dict[str, Attention]:
+def _attentions(values: dict[str, list[str]]) -> dict[str, Attention]:
+    """By name; without one that does not know the layout."""
+    from kvlab.bench.dense import DenseSdpa
     from kvlab.bench.kernels import Attention
     from kvlab.engine.kernels import build_kernels
 
-    found = {}
+    found, (device,) = {}, values["device"]
     with Composer() as composer:
-        for name in names:
+        for name in values["attention"]:
+            if name == DENSE:
+                if values["layout"] == ["token_major"]:
+                    found[name] = Attention(DenseSdpa(), rows_only=True)
+                continue
             node = composer.compose([f"attention={name}"]).config["attention"]
             limits = LIMITS.get(node["_target_"])
             multiple = limits.block_multiple if limits and device == "cuda" else 1
             found[name] = Attention(build_kernels(node, device), multiple)
     return found
-
-
-def markdown(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    """The table, and what its columns mean."""
-    table = grid(HEAD, [_cells(row) for row in rows], left={"dtype", "op", "geometry", "attention", "kernel"})
-    share = facts["others_cpu_share"]
-    others = "unknown" if share is None else f"{share:.0%}"
-    left_out = "".join(f"- left out: {line}.\n" for line in facts["left_out"])
-    return f"""\
-# `kvlab bench kernels`
-
-Median [lowest-highest] of {facts["repeats"]} samples, which took turns; {facts["clock"]}.
-
-{table}
-- read, copy memory: one large array, by torch; what share of it decode (of read) and append and copy (of copy) reach.
-- us: of one layer; a pass goes through so many layers that no cache holds them. rate: bytes read and written at least,
-  or for prefill the operations of two matrix products over the tokens that a query sees.
-- append: a new token of each sequence. copy: half the slots, in runs of 16.
-{left_out}
-{facts["machine"]}, others used {others} of the CPU; torch {facts["torch"]}, triton {facts["triton"]}; commit \
-{facts["commit"]}; `{facts["command"]}`.
-"""
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    rate = f"{row['tflop_per_s']:,.3g} TFLOP/s" if row["op"] == "prefill" else f"{row['gb_per_s']:,.1f} GB/s"
-    share = row["share_of_bandwidth"]
-    digits = 1 if row["us_median"] < 100 else 0
-    middle, low, high = (f"{row[f'us_{name}']:,.{digits}f}" for name in ("median", "low", "high"))
-    return [
-        row["dtype"],
-        f"{row['batch']} x {row['length']}",
-        row["op"],
-        *(str(row[name] or "-") for name in ("geometry", "block_size", "attention")),
-        f"{middle} [{low}-{high}]",
-        rate,
-        "-" if share is None else f"{share:.0%}",
-        row["kernel"],
-    ]
 
 
 def _facts(
@@ -217,6 +204,8 @@ def _facts(
         "machine": f"{device.name}, {on_cpu}" if device.name else on_cpu,
         "clock": device.clock_words,
         "threads": int(values["threads"][0]),
+        "layout": values.get("layout", ["token_major"])[0],
+        "pages": values["pages"][0] if "pages" in values else None,
         "repeats": args.repeats,
         "others_cpu_share": share,
         "torch": versions["torch"],

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 import torch
 
+from kvlab.bench import kernels, pages
+from kvlab.bench.dense import DenseSdpa
 from kvlab.bench.kernels import Attention, Plan, Shape, measure
 from kvlab.bench.moves import Moves, moves_on
 from kvlab.bench.timing import take_turns
@@ -17,6 +20,7 @@ from kvlab.errors import UsageError
 from kvlab.harness import bench_kernels
 from kvlab.harness.bench_kernels import parse
 from kvlab.harness.cli import main
+from kvlab.kernels.compiler import CompileError
 
 SMALL = ("batch=3", "length=20", "head_dim=16", "dtype=float32", "block_sizes=1,16")
 SHAPE = Shape(batch=3, length=20, q_heads=4, kv_heads=2, head_dim=16, dtype="float32")
@@ -87,13 +91,10 @@ def test_rates_follow_from_times_and_bytes(monkeypatch):
             clock.now += 1.0
             return super().attend(*arguments)
 
-    real = torch.linalg.vector_norm
-
     def reading(x):
         clock.now += 0.5
-        return real(x)
 
-    monkeypatch.setattr(torch.linalg, "vector_norm", reading)
+    monkeypatch.setattr(kernels, "stream", reading)
     monkeypatch.setattr(torch.Tensor, "copy_", lambda self, source: setattr(clock, "now", clock.now + 2.0))
     read, copied, rows, blocks = measure(SHAPE, plan({"kvlab": Attention(Second())}, clock=clock))
     kv_bytes = 2 * 3 * 20 * 2 * 16 * 4
@@ -163,10 +164,56 @@ def test_a_table_and_a_last_line_of_json(capsys):
     assert found["command"].startswith("kvlab bench kernels batch=3 length=20")
     assert found["clock"] == "CPU time, 1 thread"
     attends = [(row["op"], row["attention"], row["block_size"]) for row in found["rows"] if row["attention"]]
-    sizes, names = (None, 1, 16), ("kvlab", "sdpa")
-    assert attends == [(op, name, size) for op in ("decode", "prefill") for size in sizes for name in names]
-    assert sum(line.startswith("| float32") for line in table) == len(found["rows"]) == 2 + 12 + 2
+    expected = [
+        (op, name, size) for op in ("decode", "prefill") for size in (None, 1, 16) for name in ("kvlab", "sdpa")
+    ]
+    expected.insert(2, ("decode", "sdpa_dense", None))
+    assert attends == expected
+    assert sum(line.startswith("| float32") for line in table) == len(found["rows"]) == 2 + 13 + 2
     assert all(row["us_low"] <= row["us_median"] <= row["us_high"] for row in found["rows"])
+
+
+def test_head_major_leaves_out_what_does_not_know_it(capsys):
+    assert main(["bench", "kernels", *SMALL, "layout=head_major", "--repeats", "1"]) == 0
+    text = capsys.readouterr().out
+    found = json.loads(text.splitlines()[-1])
+    assert (found["layout"], found["left_out"]) == ("head_major", ["sdpa_dense (it takes layout=token_major)"])
+    assert "All in 4k pages, head_major." in text
+    assert {row["attention"] for row in found["rows"]} == {None, "kvlab", "sdpa"}
+
+
+def test_the_pools_lie_as_the_plan_says():
+    seen = []
+
+    class Noting(Kvlab):
+        def attend(self, q_TQD, k_pool, *rest):
+            seen.append(k_pool)
+            return super().attend(q_TQD, k_pool, *rest)
+
+    plan_ = dataclasses.replace(plan({"kvlab": Attention(Noting())}, clock=steady), tile=16, pages="4k")
+    measure(SHAPE, plan_)
+    assert {tuple(k_pool.shape) for k_pool in seen} == {(96 // 16, 2, 16, 16)}
+    assert all(k_pool.data_ptr() % pages.HUGE_BYTES == 0 for k_pool in seen)
+
+
+def test_without_a_compiler_torch_reads(monkeypatch):
+    def none(x):
+        raise CompileError("no C compiler")
+
+    monkeypatch.setattr(kernels, "stream", none)
+    assert measure(SHAPE, plan({}, clock=steady))[0]["kernel"] == "vector_norm"
+
+
+def test_dense_attention_decodes_rows_alone():
+    rows = measure(SHAPE, plan({"dense": Attention(DenseSdpa(), rows_only=True)}, ("decode", "prefill"), clock=steady))
+    assert [(row["op"], row["block_size"]) for row in rows[2:]] == [("decode", None)]
+
+
+def test_huge_pages_that_a_machine_lacks_are_refused(monkeypatch, tmp_path, capsys):
+    (tmp_path / "enabled").write_text("always madvise [never]\n")
+    monkeypatch.setattr(pages, "_SETTING", tmp_path / "enabled")
+    assert main(["bench", "kernels", *SMALL, "pages=thp"]) == 2
+    assert "pages=thp: this machine has no transparent huge pages; allowed here is 4k" in capsys.readouterr().err
 
 
 def test_only_json_and_the_table_in_a_file(capsys, tmp_path):
@@ -203,6 +250,13 @@ def test_batches_and_lengths_go_in_pairs():
         (["device=tpu"], "device=tpu: allowed is cpu, cuda"),
         (["dtype=int8"], "dtype=int8: allowed is float32, bfloat16, float16"),
         (["ops=decode,swap"], "ops=swap: allowed is decode, prefill, append, copy"),
+        (["layout=sideways"], "layout=sideways: allowed is token_major, head_major"),
+        (["pages=1g"], "pages=1g: allowed is 4k, thp"),
+        (["device=cuda", "layout=head_major"], "layout=head_major: allowed with device=cpu only"),
+        (
+            ["device=cuda", "attention=sdpa_dense"],
+            "attention=sdpa_dense: allowed is kvlab, sdpa, flash_attn, flashinfer",
+        ),
         (["batch=0"], "batch=0: allowed is a whole number from 1 to 2147483648"),
         (["batch=99999999999999"], "batch=99999999999999: allowed is a whole number from 1 to 2147483648"),
         (["threads=99999"], "threads=99999: allowed is a whole number from 1 to 1024"),
