@@ -38,13 +38,14 @@ def attend(q_TQD: Tensor, k_SHD: Tensor, v_SHD: Tensor, view: View, scale: float
         decode(function, q_TQD, k_SHD, v_SHD, o_TQD, view, queries_of(view, short), scale)
         shortest = short + 1
     new_B = view.new_B.numpy()
-    index_B = np.flatnonzero(new_B >= shortest)
-    longer = prefill_kernel(q_TQD.dtype, head_dim, groups) if compiled and len(index_B) else None
+    if new_B.max(initial=0) < shortest:
+        return o_TQD
+    longer = prefill_kernel(q_TQD.dtype, head_dim, groups) if compiled else None
     if longer is not None:
-        prefill_all(longer, q_TQD, k_SHD, v_SHD, o_TQD, view, index_B, scale)
+        prefill_all(longer, q_TQD, k_SHD, v_SHD, o_TQD, view, shortest, scale)
         return o_TQD
     stop_B = np.cumsum(new_B, dtype=np.int64)
-    for index in index_B.tolist():
+    for index in np.flatnonzero(new_B >= shortest).tolist():
         tokens = slice(stop_B[index] - new_B[index], stop_B[index])
         o_TQD[tokens] = prefill(q_TQD[tokens], k_SHD, v_SHD, view, index, scale)
     return o_TQD

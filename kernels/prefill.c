@@ -10,6 +10,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #if defined(BFLOAT16) && defined(__AVX512BF16__)
 #include <immintrin.h>
@@ -288,23 +289,40 @@ static void attend_item(const element *q, const element *keys, const element *va
     }
 }
 
-// q and o [T, H * GROUPS, HEAD_DIM]. Item i < count is the new tokens first[i] and on, QUERIES at most, of
-// sequence[i], whose new tokens are new[b] of length[b], packed from token[b] on. Contiguous rows: table is NULL and
-// start[b] the slot of sequence b's first token; paged: row b of table, of width entries. window: last tokens that a
-// query sees, itself included; 0: all.
-void attend_prefill(const element *q, const element *keys, const element *values, element *o,
-                    const int64_t *sequence, const int64_t *first, int64_t count, const int32_t *new,
-                    const int32_t *length, const int64_t *token, const int64_t *start, const int32_t *table,
-                    int64_t width, int64_t block_size, const struct pool *pool, int64_t kv_heads, int64_t window,
-                    double scale, int threads) {
-    const int64_t token_stride = kv_heads * GROUPS * HEAD_DIM;
+struct item {
+    int64_t sequence, token, left;  // its packed first token, and how many tokens the piece has from there on
+};
+
+// The pieces of at least `shortest` new tokens, cut up; how many items that is. items NULL: only count.
+static int64_t cut(const int32_t *new, int64_t sequences, int64_t shortest, struct item *items) {
+    int64_t count = 0, token = 0;
+    for (int64_t b = 0; b < sequences; token += new[b++])
+        for (int64_t first = 0; new[b] >= shortest && first < new[b]; first += QUERIES, count++)
+            if (items) items[count] = (struct item){b, token + first, new[b] - first};
+    return count;
+}
+
+// q and o [T, H * GROUPS, HEAD_DIM]: the new[b] last tokens of sequence b's length[b], packed one sequence after
+// another; those of fewer than `shortest` are left out. Contiguous rows: table is NULL and start[b] the slot of sequence
+// b's first token; paged: row b of table, of width entries. window: last tokens that a query sees, itself included;
+// 0: all. Not 0 is returned where there is no memory to list the work.
+int attend_prefill(const element *q, const element *keys, const element *values, element *o, int64_t sequences,
+                   int64_t shortest, const int32_t *new, const int32_t *length, const int64_t *start,
+                   const int32_t *table, int64_t width, int64_t block_size, const struct pool *pool, int64_t kv_heads,
+                   int64_t window, double scale, int threads) {
+    const int64_t token_stride = kv_heads * GROUPS * HEAD_DIM, count = cut(new, sequences, shortest, 0);
+    struct item *items = malloc((count + 1) * sizeof *items);
+    if (!items) return 1;
+    cut(new, sequences, shortest, items);
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
     for (int64_t turn = 0; turn < count * kv_heads; turn++) {
-        int64_t item = count - 1 - turn / kv_heads, head = turn % kv_heads;  // a piece's last tokens see most: first
-        int64_t b = sequence[item], left = new[b] - first[item];
-        int64_t query = (token[b] + first[item]) * token_stride + head * GROUPS * HEAD_DIM;
-        attend_item(q + query, keys, values, o + query, token_stride, left < QUERIES ? (int)left : QUERIES,
-                    length[b] - left, window, table ? 0 : start[b], table ? table + b * width : 0, block_size, pool,
-                    head, (float)scale);
+        const struct item *item = items + count - 1 - turn / kv_heads;  // a piece's last tokens see most: first
+        int64_t b = item->sequence, head = turn % kv_heads;
+        int64_t query = item->token * token_stride + head * GROUPS * HEAD_DIM;
+        attend_item(q + query, keys, values, o + query, token_stride, item->left < QUERIES ? (int)item->left : QUERIES,
+                    length[b] - item->left, window, table ? 0 : start[b], table ? table + b * width : 0, block_size,
+                    pool, head, (float)scale);
     }
+    free(items);
+    return 0;
 }

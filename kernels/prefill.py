@@ -1,8 +1,8 @@
 """Attention of pieces of several new tokens, prompts or chunks of them: all of a launch in C, or one in torch.
 
 Both geometries and layouts hand the same numbers in the same order, so the results are the same to the bit.
-N tokens of a sequence, T new ones among them (the last), Q query heads, H key/value heads, D head size, B sequences,
-I items of work; a pool is k_SHD or k_UHWD, see pool.py.
+N tokens of a sequence, T new ones among them (the last), Q query heads, H key/value heads, D head size; a pool is
+k_SHD or k_UHWD, see pool.py.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -33,7 +31,7 @@ def queries_per_item(groups: int) -> int:
 
 
 @cache
-def kernel(dtype: torch.dtype, head_dim: int, groups: int) -> Callable[..., None] | None:
+def kernel(dtype: torch.dtype, head_dim: int, groups: int) -> Callable[..., int] | None:
     """The C function; None where there is none for that type, or no compiler, which decode.py has said by then."""
     if dtype not in ELEMENTS:
         return None
@@ -45,52 +43,41 @@ def kernel(dtype: torch.dtype, head_dim: int, groups: int) -> Callable[..., None
         return None
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     function.argtypes = [
-        *[pointer] * 6, number, *[pointer] * 5, *[number] * 2, pointer, *[number] * 2, ctypes.c_double, ctypes.c_int,
+        *[pointer] * 4, *[number] * 2, *[pointer] * 4, *[number] * 2, pointer, *[number] * 2, ctypes.c_double,
+        ctypes.c_int,
     ]  # fmt: skip
-    function.restype = None
+    function.restype = ctypes.c_int
     return function
 
 
 def prefill_all(
-    function: Callable[..., None],
+    function: Callable[..., int],
     q_TQD: Tensor,
     k_pool: Tensor,
     v_pool: Tensor,
     o_TQD: Tensor,
     view: View,
-    index_B: NDArray[np.int64],
+    shortest: int,
     scale: float,
     window: int | None = None,
 ) -> None:
-    """Write o_TQD of the new tokens of the sequences index_B of the view, through the C function.
+    """Write o_TQD of all pieces of at least `shortest` new tokens, through the C function.
 
     window: last tokens that a query sees, itself included; None: all.
     """
     assert k_pool.stride() == v_pool.stride(), "keys and values are laid out alike"
     assert q_TQD.is_contiguous(), "queries are packed"
-    new_B = view.new_B.numpy()
-    token_B = np.cumsum(new_B, dtype=np.int64) - new_B
-    sequence_I, first_I = _items(new_B, index_B, queries_per_item(q_TQD.shape[1] // heads_of(k_pool)))
     if isinstance(view, Blocks):
         start, table, width, block_size = None, view.table_BP.data_ptr(), view.table_BP.shape[1], view.block_size
     else:
         start, table, width, block_size = view.start_B.data_ptr(), None, 0, 1
-    function(
-        q_TQD.data_ptr(), k_pool.data_ptr(), v_pool.data_ptr(), o_TQD.data_ptr(),
-        sequence_I.ctypes.data, first_I.ctypes.data, len(first_I), new_B.ctypes.data, view.length_B.data_ptr(),
-        token_B.ctypes.data, start, table, width, block_size, ctypes.byref(pool_of(k_pool)), heads_of(k_pool),
-        window or 0, scale, torch.get_num_threads(),
+    failed = function(
+        q_TQD.data_ptr(), k_pool.data_ptr(), v_pool.data_ptr(), o_TQD.data_ptr(), len(view.new_B), shortest,
+        view.new_B.data_ptr(), view.length_B.data_ptr(), start, table, width, block_size,
+        ctypes.byref(pool_of(k_pool)), heads_of(k_pool), window or 0, scale, torch.get_num_threads(),
     )  # fmt: skip
-
-
-def _items(
-    new_B: NDArray[np.int32], index_B: NDArray[np.int64], queries: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """sequence_I, first_I: which sequence's new tokens, and from which of them on."""
-    count_B = -(-new_B[index_B].astype(np.int64) // queries)
-    sequence_I = np.repeat(index_B, count_B)
-    before_B = np.cumsum(count_B) - count_B
-    return sequence_I, (np.arange(len(sequence_I)) - np.repeat(before_B, count_B)) * queries
+    if failed:
+        raise MemoryError(f"no memory to list the work of {len(view.new_B)} sequences")
 
 
 def prefill(q_TQD: Tensor, k_SHD: Tensor, v_SHD: Tensor, view: View, index: int, scale: float) -> Tensor:

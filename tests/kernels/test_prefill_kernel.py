@@ -83,8 +83,7 @@ class Case:
         """o_TQD through the C kernel."""
         keys, values, view = self.placed(block_size, tile)
         o_TQD = torch.full_like(self.q_TQD, torch.nan)
-        index_B = np.flatnonzero(view.new_B.numpy())
-        prefill.prefill_all(self.function, self.q_TQD, keys, values, o_TQD, view, index_B, self.scale, window)
+        prefill.prefill_all(self.function, self.q_TQD, keys, values, o_TQD, view, 1, self.scale, window)
         return o_TQD
 
     @property
@@ -120,6 +119,17 @@ def test_every_geometry_and_layout_gives_the_same_and_it_is_right(shape):
     for block_size in (None, 1, 3, 16, 128):
         for tile in (1, 4, 16):
             assert torch.equal(case.run(block_size, tile), rows), f"block {block_size}, tile {tile}"
+
+
+def test_shorter_pieces_are_left_alone():
+    case = Case(SHAPES[0], PIECES)
+    keys, values, view = case.placed(16, 1)
+    o_TQD, expected = torch.full_like(case.q_TQD, 7.0), case.run(16)
+    prefill.prefill_all(case.function, case.q_TQD, keys, values, o_TQD, view, 6, case.scale)
+    stop = 0
+    for _, new in PIECES:
+        start, stop = stop, stop + new
+        assert torch.equal(o_TQD[start:stop], expected[start:stop]) if new >= 6 else (o_TQD[start:stop] == 7.0).all()
 
 
 @pytest.mark.parametrize("window", [1, 5, 64, 100])
