@@ -69,7 +69,7 @@ class VAttention(MappedRows):
 
     def returns(self, seq: int) -> int:
         row = self._row(seq)
-        return self.memory.tokens(self.held[row] - self._shared(row))
+        return (self.held[row] - self._shared(row)) * self.memory.page_group_bytes // self.memory.token_bytes
 
     def usage(self) -> Usage:
         size = self.memory.page_group_bytes
