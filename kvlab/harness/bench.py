@@ -10,6 +10,7 @@ from kvlab.harness import (
     bench_bookkeeping,
     bench_calibrate,
     bench_compiled,
+    bench_engine,
     bench_kernels,
     bench_simulator,
     bench_tune,
@@ -19,6 +20,7 @@ from kvlab.harness import (
 SHAPED = {  # take NAME=VALUE
     "kernels": bench_kernels.run,
     "simulator": bench_simulator.run,
+    "engine": bench_engine.run,
     "calibrate": bench_calibrate.run,
     "tune": bench_tune.run,
 }
@@ -36,9 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--repeats", metavar="N", type=int, default=5, help="how often each is measured (5)")
     add("--json", action="store_true", help="print an object: on what, and a list of settings with their costs")
     add("--out", metavar="FILE", type=Path, help="also write the table to FILE, in Markdown")
-    parser.epilog = "\n\n".join(
-        (bench_kernels.HELP, bench_simulator.HELP, bench_calibrate.HELP, bench_tune.HELP, str(parser.epilog))
-    )
+    helps = (bench.HELP for bench in (bench_kernels, bench_engine, bench_simulator, bench_calibrate, bench_tune))
+    parser.epilog = "\n\n".join((*helps, str(parser.epilog)))
 
 
 def run(args: argparse.Namespace) -> int:
