@@ -61,7 +61,9 @@ def _compile(compiler: str, source: Path, flags: tuple[str, ...], library: Path)
             command = [compiler, *flags, "-o", str(fresh), str(source), "-lm"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
-                raise CompileError(f"{compiler} failed: {(done.stderr.strip().splitlines() or ['no message'])[0]}")
+                lines = done.stderr.strip().splitlines() or ["no message"]
+                wrong = next((line for line in lines if "error" in line), lines[0])  # before it: who includes whom
+                raise CompileError(f"{compiler} failed: {wrong}")
             os.replace(fresh, library)
     except OSError as error:
         raise CompileError(f"cannot keep compiled kernels: {error}") from error
