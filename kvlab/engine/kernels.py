@@ -40,6 +40,7 @@ class Kernels(Protocol):
 class Kvlab:
     """Ours, on a CPU."""
 
+    tiles = True  # it reads head-major pools too
     make_view = staticmethod(view.make_view)
     attend = staticmethod(attention.attend)
     kernel_name = staticmethod(attention.kernel_name)
@@ -52,10 +53,11 @@ class Kvlab:
         return KvlabGpu(device)
 
 
-def build_kernels(node: dict[str, Any], device: str = "cpu") -> Kernels:
+def build_kernels(node: dict[str, Any], device: str = "cpu", tile: int = 1) -> Kernels:
     """What the node `attention` names, on that device: its method `on` gives it, and without one it is for CPUs.
 
-    UsageError: it is not whole, or cannot run there.
+    tile: of the layout; above 1 keys and values are k_UHWD, which a kernel reads that says `tiles = True`.
+    UsageError: it is not whole, cannot run there, or does not read that layout.
     """
     built: Kernels = build(node, key="attention._target_")
     if not hasattr(built, "on") and device != "cpu":
@@ -67,4 +69,9 @@ def build_kernels(node: dict[str, Any], device: str = "cpu") -> Kernels:
     missing = [name for name in ("make_view", "attend", "kernel_name") if not hasattr(built, name)]
     if missing:
         raise UsageError(f"attention._target_={node['_target_']}: it lacks {', '.join(missing)}")
+    if tile > 1 and not getattr(built, "tiles", False):
+        given = node.get("name", node["_target_"])
+        raise UsageError(
+            f"layout=head_major with attention={given}: it reads token_major; allowed is layout=token_major"
+        )
     return built

@@ -79,7 +79,8 @@ def _executor(
     config: dict[str, Any], model: Llama, store: Store, strategy: Strategy, lanes: Lanes, platform: Platform | None
 ) -> RealExecutor:
     if platform is None:
-        return RealExecutor(model, store, strategy, lanes, build_kernels(config["attention"]))
+        kernels = build_kernels(config["attention"], tile=strategy.memory.tile)
+        return RealExecutor(model, store, strategy, lanes, kernels)
     from kvlab.engine.cuda.executor import DeviceExecutor  # and with it triton
 
     kernels, graphs = platform.build_kernels(config["attention"]), config["engine"].get("cuda_graphs", True)

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from kvlab.build import build_strategy
+from kvlab.engine.attentions.sdpa import Sdpa
+from kvlab.engine.kernels import build_kernels
 from kvlab.errors import UsageError
 from kvlab.harness import plugins
 from kvlab.harness.compose import Composer
@@ -98,6 +100,19 @@ def test_a_tile_is_a_power_of_two(tile: str, compose: Compose) -> None:
 def test_a_gpu_has_one_layout(compose: Compose) -> None:
     with pytest.raises(UsageError, match="layout=head_major with device=cuda: allowed there is token_major"):
         compose(["layout=head_major", "device=cuda"])
+
+
+class Plain(Sdpa):
+    """Somebody's kernel that has not heard of tiles."""
+
+    tiles = False
+
+
+def test_a_kernel_that_reads_no_tiles_is_refused() -> None:
+    node = {"_target_": f"{__name__}.Plain", "name": "plain"}
+    assert build_kernels(node, tile=1).make_view is Sdpa.make_view
+    with pytest.raises(UsageError, match="layout=head_major with attention=plain: .*allowed is layout=token_major"):
+        build_kernels(node, tile=16)
 
 
 def test_what_differs_in_its_layout_is_another_run(compose: Compose) -> None:

@@ -20,6 +20,7 @@ class Sdpa:
     """On a CPU. It takes every shape, element type and geometry."""
 
     make_view = staticmethod(view.make_view)
+    tiles = True  # it reads head-major pools too
 
     def on(self, device: str) -> Sdpa | Flash2:
         return self if device == "cpu" else Flash2(device)
