@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kvlab.kernels.best import best_two
+
 # Sequences, positions, temperatures and seeds of sampled rows, each [N].
 Asked = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]
 TIE_GAP = 1e-4  # a greedy choice by less than this may fall differently under another rounding
@@ -34,11 +36,10 @@ class Sampler:
         for n in hot.tolist():
             noise_V = gumbel(int(seed_N[n]), int(id_N[n]), int(position_N[n]), logits_NV.shape[1])
             logits_NV[n] = logits_NV[n] / float(temperature_N[n]) + torch.from_numpy(noise_V).to(logits_NV.dtype)
-        best_N, token_N = logits_NV.max(dim=1)
-        nan_N = best_N.isnan().numpy()  # one in a row is its maximum
+        token_N, best_N, second_N = best_two(logits_NV)
+        nan_N = best_N.isnan().numpy()
         assert not nan_N.any(), f"the logits of sequences {id_N[nan_N].tolist()} are not numbers"
-        logits_NV.scatter_(1, token_N[:, None], float("-inf"))
-        close_N = (best_N - logits_NV.amax(dim=1) < TIE_GAP).numpy() & (temperature_N == 0)
+        close_N = (best_N - second_N < TIE_GAP).numpy() & (temperature_N == 0)
         self.ties += zip(id_N[close_N].tolist(), position_N[close_N].tolist(), strict=True)
         return token_N.numpy().astype(np.int32)
 
