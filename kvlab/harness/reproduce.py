@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kvlab.reproduce.claims import Line
 
 PAPERS = ("sosp23", "sglang", "vattention")
-NAMES = ("article", *PAPERS, "all", "pages")
+NAMES = ("article", *PAPERS, "all", "curves", "pages")
 HEAD = ["claim", "unit", "published", "measured", "deviation", "tolerance", "verdict"]
 
 
@@ -40,7 +40,28 @@ def run(args: argparse.Namespace) -> int:
     if args.name not in NAMES:
         raise UsageError(f"{args.name!r}: nothing of that name to reproduce; allowed is {', '.join(NAMES)}")
     output.check(args.out)
-    return {"article": _article, "pages": _pages}.get(args.name, _papers)(args)
+    return {"article": _article, "curves": _curves, "pages": _pages}.get(args.name, _papers)(args)
+
+
+def _curves(args: argparse.Namespace) -> int:
+    from kvlab.harness import reproduce_curves
+    from kvlab.harness.compose import Composer
+    from kvlab.reproduce import curves
+    from kvlab.reproduce.frame import Lab
+
+    seeds, chosen = _seeds(args.seeds), _figures(args.only, list(curves.NAMES)) or list(curves.NAMES)
+    panels = []
+    with Composer() as composer:
+        lab = Lab(lambda overrides: composer.compose(overrides).config, seeds)
+        for name in chosen:
+            panels.append(curves.measure(lab, name))
+            _say(f"{name}: measured")
+    picture = (args.out or Path("curves.md")).with_suffix(".png").name
+    text = reproduce_curves.markdown(panels, _command(args), seeds, picture)
+    if args.out:
+        reproduce_curves.write(args.out, text, panels)
+    print(json.dumps(reproduce_curves.records(panels), indent=1) if args.json else text)
+    return 0
 
 
 def _pages(args: argparse.Namespace) -> int:

@@ -57,18 +57,21 @@ def write_again(board: Path) -> str:
     found = {file: from_text(file.read_text(), str(file)) for file in files}
     for file, kept in found.items():
         write_page(file.with_suffix(".md"), page(kept), kept)
-    text = scoreboard({file.stem: kept for file, kept in found.items()})
+    curves = sorted(file.stem for file in board.parent.glob("*_curves.md"))
+    text = scoreboard({file.stem: kept for file, kept in found.items()}, curves)
     output.write(board, text)
     return text
 
 
-def scoreboard(found: dict[str, Kept]) -> str:
-    """By the names of the pages, without their endings."""
+def scoreboard(found: dict[str, Kept], curves: list[str]) -> str:
+    """By the names of the pages, without their endings; `curves`: of pages of latency by rate."""
     done = [(name, one) for name, kept in found.items() for one in kept.done]
     body = [_row(name, one.paper.name, outcome) for name, one in done for outcome in one.outcomes]
     table = grid(["figure", "how", "cells within", "verdict", "page"], body, left={"figure", "how", "verdict", "page"})
     counts = pages.counts(_together([one for _, one in done]))
-    return "\n".join([INTRODUCTION, "Figures reproduced, of those counted:\n", counts, table, CLOSING, ""])
+    links = ", ".join(f"[{name}]({name}.md)" for name in curves)
+    shown = [f"Latency by rate, both curves: {links}.\n"] if curves else []
+    return "\n".join([INTRODUCTION, "Figures reproduced, of those counted:\n", counts, table, *shown, CLOSING, ""])
 
 
 def _together(done: list[Reproduced]) -> list[Reproduced]:

@@ -15,8 +15,8 @@ SATURATED = 600  # requests, all there at the start
 
 def sustained(lab: Lab, overrides: list[str], trace_s: float, allowed: float = ALLOWED) -> float:
     """Requests/s at which mean normalized latency is `allowed` s/token, between two rates that lie 12 % apart."""
-    capacity = _capacity(lab, overrides)
-    return crossing(lambda rate: latency(lab, overrides, rate, trace_s), 0.9 * capacity, 1.4 * capacity, allowed)
+    most = _capacity(lab, overrides)
+    return crossing(lambda rate: latency(lab, overrides, rate, trace_s), 0.9 * most, 1.4 * most, allowed)
 
 
 def latency(lab: Lab, overrides: list[str], rate: float, trace_s: float) -> float:

@@ -21,7 +21,7 @@ TRACES = {"ShareGPT": "sharegpt_sosp23", "Alpaca": "alpaca_sosp23"}
 REQUESTS = {"ShareGPT": 2000, "Alpaca": 6000}
 RATED = {"ShareGPT": 1500, "Alpaca": 4500}  # requests at that rate
 RATE = {"ShareGPT": 2, "Alpaca": 30}  # requests/s, Fig. 13's
-CASES = ("parallel_2", "parallel_4", "parallel_6")
+WIDTHS = (2, 4, 6)
 PARTS = {
     "token states": "token_state",
     "reservation": "reservation",
@@ -112,11 +112,20 @@ def serve(lab: Lab, load: Load, system: str, trace: str, seed: int) -> Steps:
 
 
 def fig15(lab: Lab) -> dict[str, Found]:
+    return _saved_by(lab, "parallel")
+
+
+def fig15_beams(lab: Lab) -> dict[str, Found]:
+    return _saved_by(lab, "beam")
+
+
+def _saved_by(lab: Lab, kind: str) -> dict[str, Found]:
     how = "experiment=sharing, case {}, 1,000 requests at 7/s (SIMULATED clock): sharing_saving.whole"
-    cases = {kind.replace("_", " "): kind for kind in CASES}
     return {
-        name: Found([_saved(lab, "Alpaca", case, seed) for seed in lab.seeds], how.format(case))
-        for name, case in cases.items()
+        f"{kind} {width}": Found(
+            [_saved(lab, "Alpaca", f"{kind}_{width}", seed) for seed in lab.seeds], how.format(f"{kind}_{width}")
+        )
+        for width in WIDTHS
     }
 
 
@@ -143,5 +152,6 @@ FIGURES: dict[str, tuple[str, Measure]] = {
     "fig2": ("bookkeeping", fig2),
     "fig13": ("bookkeeping", fig13),
     "fig15": ("bookkeeping", fig15),
+    "fig15_beams": ("bookkeeping", fig15_beams),
     "text6_3": ("bookkeeping", text6_3),
 }

@@ -13,6 +13,7 @@ from kvlab.workload.sources import find_rows
 
 ANSWERS = (2, 4, 6)
 PREFIXES = {"1-shot": 80, "5-shot": 341}  # tokens of instruction and examples, section 6.4
+PREFIX_S, CHAT_S = 20.0, 400.0  # seconds of arrivals
 SENTENCE, TRANSLATION = (10, 60), (15, 75)  # tokens, evenly drawn: an assumption, the paper says nothing
 CHATS, LATEST = 6000, 1024  # requests drawn; tokens of a prompt, and of an answer, section 6.5
 WHOLE = 16_384  # tokens of a chat before it is cut, at most
@@ -61,20 +62,21 @@ def _large(machine: list[str], preset: str, trace: str) -> list[str]:
 
 def fig16(lab: Lab) -> dict[str, Found]:
     """vLLM has the prefix's blocks in its cache, Orca computes and keeps them for each request."""
-    systems = {"vLLM": ["preset=vllm_v0", "strategy=prefix"], "Orca (Oracle)": ["preset=orca_oracle"]}
     found: dict[str, Found] = {}
     for name, tokens in PREFIXES.items():
         rate = {
             system: [
-                rates.sustained(lab, [*_translations(tokens), *overrides, f"seed={seed}"], 20.0) for seed in lab.seeds
+                rates.sustained(lab, [*with_prefix(tokens, system), f"seed={seed}"], PREFIX_S) for seed in lab.seeds
             ]
-            for system, overrides in systems.items()
+            for system in ("vLLM", "Orca (Oracle)")
         }
-        found |= _over(rate, name, f"a prefix of {tokens} tokens, 20 s of Poisson arrivals (SIMULATED), at 0.5 s/token")
+        how = f"a prefix of {tokens} tokens, {PREFIX_S:g} s of Poisson arrivals (SIMULATED), at 0.5 s/token"
+        found |= _over(rate, name, how)
     return found
 
 
-def _translations(prefix: int) -> list[str]:
+def with_prefix(tokens: int, system: str) -> list[str]:
+    """A run of translations behind a prefix that all of them share."""
     lengths = [
         f"workload.{part}_len.{bound}={value}"
         for part, bounds in (("prompt", SENTENCE), ("output", TRANSLATION))
@@ -82,7 +84,8 @@ def _translations(prefix: int) -> list[str]:
     ]
     return [
         *COMMON, "model=llama_13b", "gpu=a100_40", "cost.memory_fraction=0.92", "pool_blocks=984",
-        "workload=uniform", f"workload.system_prompt={prefix}", *lengths,
+        f"preset={SYSTEMS[system]}", *(["strategy=prefix"] if system == "vLLM" else []),
+        "workload=uniform", f"workload.system_prompt={tokens}", *lengths,
     ]  # fmt: skip
 
 
@@ -90,14 +93,20 @@ def fig17(lab: Lab) -> dict[str, Found]:
     """Requests of chats: the last 1,024 tokens of what was said, and at most as many more."""
     rate: dict[str, list[float]] = {system: [] for system in SYSTEMS}
     for seed in lab.seeds:
-        with serving.trace(_chats(lab, seed)) as requests:
+        with serving.trace(chats(lab, seed)) as requests:
             for system, preset in SYSTEMS.items():
-                run = [*COMMON, *OPT_13B, f"preset={preset}", *requests, f"workload.max_tokens={LATEST}"]
-                rate[system].append(rates.sustained(lab, [*run, f"seed={seed}"], 400.0))
-    return _over(rate, "chat", "400 s of Poisson arrivals (SIMULATED), at 0.5 s/token")
+                rate[system].append(rates.sustained(lab, chat(requests, preset, seed), CHAT_S))
+    return _over(rate, "chat", f"{CHAT_S:g} s of Poisson arrivals (SIMULATED), at 0.5 s/token")
 
 
-def _chats(lab: Lab, seed: int) -> list[tuple[int, int]]:
+def chat(requests: list[str], preset: str, seed: int) -> list[str]:
+    """A run of requests of chats."""
+    return [
+        *COMMON, *OPT_13B, f"preset={preset}", *requests, f"workload.max_tokens={LATEST}", f"seed={seed}",
+    ]  # fmt: skip
+
+
+def chats(lab: Lab, seed: int) -> list[tuple[int, int]]:
     """Lengths of ShareGPT's chats with their whole history as prompt (workload=sharegpt), cut as the paper says."""
     config = lab.compose(["workload=sharegpt", f"workload.num_requests={CHATS}"])
     rows = find_rows(config["workload"], seed, WHOLE)

@@ -68,6 +68,14 @@ def test_the_scoreboard_counts_figures_and_cells(folder):
     assert ["vattention", "2 of 2", "-", "-", "-"] in rows
 
 
+def test_the_scoreboard_names_pages_of_curves(folder):
+    call("pages", "--out", str(folder / "README.md"))
+    assert "both curves" not in (folder / "README.md").read_text()
+    (folder / "some_curves.md").write_text("")
+    call("pages", "--out", str(folder / "README.md"))
+    assert "both curves: [some_curves](some_curves.md)." in (folder / "README.md").read_text()
+
+
 def test_an_explanation_written_later_is_on_the_page_without_another_run(folder, monkeypatch):
     change(folder, CELL, [99.0])
     load = Paper.load

@@ -26,7 +26,7 @@ def test_ratios_are_taken_seed_by_seed():
 
 
 def test_prompts_of_chats_are_their_last_1024_tokens(lab):
-    pairs = sosp23_more._chats(lab, 0)
+    pairs = sosp23_more.chats(lab, 0)
     prompts, outputs = zip(*pairs, strict=True)
     assert len(pairs) == sosp23_more.CHATS
     assert max(prompts) == 1024 >= max(outputs)
