@@ -1,7 +1,6 @@
 """The replay of Mooncake's trace: against a plain LRU, against the figures known of it, and with 512 ids a block."""
 
 import importlib.util
-import os
 import random
 from itertools import count
 from pathlib import Path
@@ -16,7 +15,6 @@ from kvlab.workload.jsonl import BLOCK, mooncake
 from kvlab.workload.rows import Rows
 
 ROOT = Path(__file__).resolve().parents[2]
-TRACE = Path(os.environ.get("KVLAB_TRACES", ROOT / "../shared/traces")) / "mooncake_fast25/conversation_trace.jsonl.gz"
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +26,8 @@ def script():
 
 
 @pytest.fixture(scope="module")
-def real():
-    if not TRACE.is_file():
-        pytest.skip(f"public trace {TRACE.name} is not at {TRACE}; point KVLAB_TRACES at a folder that has it")
-    return mooncake(TRACE)
+def real(public_trace):
+    return mooncake(public_trace("mooncake_fast25/conversation_trace.jsonl.gz"))
 
 
 def tree(seed, requests=150):

@@ -7,8 +7,6 @@ of 15,744 slots; lengths from the histograms of Fig. 11. Tolerances: what three 
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,8 +21,6 @@ from kvlab.request import Request
 from kvlab.strategies.buddy import Buddy
 from kvlab.strategy import Memory
 
-TRACES = Path(os.environ.get("KVLAB_TRACES", Path(__file__).resolve().parents[2] / "../shared/traces"))
-HISTOGRAMS = TRACES / "lengths/sosp23_fig11_histograms.json"
 SLOTS, MAX_LEN, WARM_UP = 15_744, 2048, 300
 PUBLISHED = {  # token state, reservation, internal, external in percent of the pool; mean batch
     "limit": (Limit(), (20.4, 13.3, 57.3, 8.9), 7.00),
@@ -40,9 +36,9 @@ class NoModel:
         return np.zeros(int(launch.samples_B.sum()), np.int32)
 
 
-def sharegpt(count, seed):
+def sharegpt(tables, count, seed):
     """Input and output drawn independently from the two histograms; pairs of more than MAX_LEN are drawn again."""
-    tables, rng = json.loads(HISTOGRAMS.read_text()), np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     drawn = [draw(tables[f"ShareGPT/{color}"], 2 * count, rng) for color in ("blue", "orange")]
     lengths = np.array(drawn).T
     prompt, output = lengths[lengths.sum(axis=1) <= MAX_LEN][:count].T
@@ -65,30 +61,31 @@ def serve(strategy, forecast, requests):
     return engine.recorder.rows
 
 
-def orca(forecast, count=3000, seed=0, fit="buddy"):
+@pytest.fixture(scope="module")
+def orca(public_trace):
+    tables = json.loads(public_trace("lengths/sosp23_fig11_histograms.json").read_text())
+    return lambda forecast, count=3000, seed=0, fit="buddy": measured(sharegpt(tables, count, seed), forecast, fit)
+
+
+def measured(requests, forecast, fit):
+    """(shares in percent, mean batch, steps)."""
     memory = Memory(bytes=SLOTS * 8, token_bytes=8, max_len=MAX_LEN, max_seqs=64, chunk=MAX_LEN)
-    rows = serve(Buddy(memory, fit), forecast, sharegpt(count, seed))[WARM_UP:]
+    rows = serve(Buddy(memory, fit), forecast, requests)[WARM_UP:]
     parts = ("token_state", "reservation", "internal", "external")
     shares = [100 * float(np.mean([getattr(row, part) for row in rows])) / memory.bytes for part in parts]
     return shares, float(np.mean([row.running for row in rows])), len(rows)
 
 
-@pytest.fixture(autouse=True)
-def _histograms():
-    if not HISTOGRAMS.is_file():
-        pytest.skip(f"{HISTOGRAMS.name} is not under {TRACES}; point KVLAB_TRACES at a folder that has it")
-
-
-def assert_near(name, measured, points=2.7, batch=0.4):
+def assert_near(name, found, points=2.7, batch=0.4):
     _, published, published_batch = PUBLISHED[name]
-    shares, mean_batch, steps = measured
+    shares, mean_batch, steps = found
     assert steps > 5000
     assert shares == pytest.approx(published, abs=points)
     assert mean_batch == pytest.approx(published_batch, abs=batch)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_shares_and_batch_are_the_papers(name):
+def test_shares_and_batch_are_the_papers(name, orca):
     """A fifth of the requests, so a point more of tolerance."""
     assert_near(name, orca(PUBLISHED[name][0], count=600), points=3.7)
 
@@ -101,14 +98,14 @@ MISS = pytest.mark.xfail(strict=True, reason="Max with seed 1: 60.03 % internal,
     ("name", "seed"),
     [pytest.param(n, seed, marks=[MISS] * ((n, seed) == ("limit", 1))) for n in PUBLISHED for seed in range(3)],
 )
-def test_shares_and_batch_are_the_papers_on_its_number_of_requests(name, seed):
+def test_shares_and_batch_are_the_papers_on_its_number_of_requests(name, seed, orca):
     """Each seed by itself; the one that is further off than the tolerance is said to be, not averaged away."""
     assert_near(name, orca(PUBLISHED[name][0], seed=seed))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["pow2", "oracle"])
-def test_without_rounding_to_powers_of_two_the_batch_is_not_the_papers(name):
+def test_without_rounding_to_powers_of_two_the_batch_is_not_the_papers(name, orca):
     """First fit packs about 4 requests more, so it is the buddy that explains Fig. 2, not the forecast alone."""
     shares, batch, _ = orca(PUBLISHED[name][0], fit="first")
     assert batch > PUBLISHED[name][2] + 3

@@ -3,7 +3,6 @@
 import csv
 import gzip
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ from kvlab.workload import jsonl
 from kvlab.workload.make import make
 
 ROOT = Path(__file__).resolve().parents[2]
-TRACES = Path(os.environ.get("KVLAB_TRACES", ROOT / "../shared/traces"))
 KINDS = {"sys": "1_sys_prompt", "passage": "2_passages", "history": "3_history", "user": "4_user_input",
          "web": "5_web_search"}  # fmt: skip
 KEYS = {
@@ -27,24 +25,18 @@ KEYS = {
 }
 
 
-def there(file):
-    if not (TRACES / file).is_file():
-        pytest.skip(f"public trace {file} is not under {TRACES}; point KVLAB_TRACES at a folder that has it")
-    return TRACES / file
-
-
 @pytest.fixture(scope="module")
-def ragpulse(tmp_path_factory):
+def ragpulse(tmp_path_factory, public_trace):
     """The six files as they are published, from two that hold the same numbers."""
     folder = tmp_path_factory.mktemp("ragpulse")
-    lines = gzip.decompress(there("ragpulse/ragpulse_trace.jsonl.gz").read_bytes()).decode().splitlines()
+    lines = gzip.decompress(public_trace("ragpulse/ragpulse_trace.jsonl.gz").read_bytes()).decode().splitlines()
     with (folder / "0_trace.jsonl").open("w") as file:
         for row in map(json.loads, lines):
             told = {key: row[key] for key in ("input_length", "output_length")}
             ids = {key: row[short] for key, short in KEYS.items()}
             written = {"timestamp": str(row["timestamp"]), **told, "hash_ids": ids, "session_id": f"s{row['session']}"}
             file.write(json.dumps(written) + "\n")
-    with gzip.open(there("ragpulse/ragpulse_segments.csv.gz"), "rt") as file:
+    with gzip.open(public_trace("ragpulse/ragpulse_segments.csv.gz"), "rt") as file:
         segments = list(csv.DictReader(file))
     for kind, name in KINDS.items():
         found = [row for row in segments if row["kind"] == kind]
@@ -53,8 +45,8 @@ def ragpulse(tmp_path_factory):
     return folder / "0_trace.jsonl"
 
 
-def test_mooncake_has_its_known_statistics():
-    rows = jsonl.mooncake(there("mooncake_fast25/conversation_trace.jsonl.gz"))
+def test_mooncake_has_its_known_statistics(public_trace):
+    rows = jsonl.mooncake(public_trace("mooncake_fast25/conversation_trace.jsonl.gz"))
     assert len(rows) == 12_031
     assert np.mean(rows.prompt) == pytest.approx(12_035, abs=1)
     assert np.mean(rows.output) == pytest.approx(342.6, abs=0.1)

@@ -1,7 +1,6 @@
 """The public trace files, where they are at hand: their known statistics, and how near the tables come."""
 
 import importlib.util
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ from kvlab.workload import quantiles, trace
 from kvlab.workload.make import make
 
 ROOT = Path(__file__).resolve().parents[2]
-TRACES = Path(os.environ.get("KVLAB_TRACES", ROOT / "../shared/traces"))
 FILES = {
     "azure_conv": "azure_2023/AzureLLMInferenceTrace_conv.csv",
     "sharegpt": "lengths/sharegpt_8k_filtered_stats_llama2_tokenizer.csv.gz",
@@ -27,11 +25,8 @@ names = pytest.mark.parametrize("name", FILES)
 
 
 @pytest.fixture
-def path(name):
-    found = TRACES / FILES[name]
-    if not found.is_file():
-        pytest.skip(f"public trace {FILES[name]} is not under {TRACES}; point KVLAB_TRACES at a folder that has it")
-    return found
+def path(name, public_trace):
+    return public_trace(FILES[name])
 
 
 def statistics(lengths):
@@ -48,12 +43,13 @@ def test_files_have_their_known_statistics(name, path):
 
 
 @names
-def test_tables_are_what_the_script_makes_of_the_files(name, path):
+@pytest.mark.usefixtures("path")
+def test_tables_are_what_the_script_makes_of_the_files(name, traces):
     spec = importlib.util.spec_from_file_location("make_quantiles", ROOT / "experiments/make_quantiles.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     committed = (quantiles.table_folder() / f"{name}.json").read_text()
-    assert script.as_text(script.table(TRACES, name)) == committed
+    assert script.as_text(script.table(traces, name)) == committed
 
 
 @names
