@@ -11,11 +11,15 @@ import pytest
 import torch
 
 from kvlab.errors import UsageError
-from kvlab.kernels.pool import put
+from kvlab.kernels.attention import attend
+from kvlab.kernels.pool import put, take
+from kvlab.kernels.reference import attend as truth
+from kvlab.kernels.write import write
 from kvlab.memory.build import build_store
 from kvlab.memory.dense import DenseStore
 from kvlab.memory.faults import fail
 from kvlab.memory.host_vmm import PAGE_BYTES, Reservation, VmmError
+from kvlab.memory.view import make_view
 from kvlab.memory.virtual import VirtualStore
 from kvlab.moves import Copy, Drop, Map, Unmap
 from kvlab.strategies.paged import Paged
@@ -324,15 +328,24 @@ def test_page_groups_need_not_hold_whole_tokens():
     store.close()
 
 
-def test_slots_far_out_are_addressed():
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("tile", [1, 16])
+def test_slots_far_out_are_addressed(tile, compiled):
     """2^31 elements and more into a layer: an index of 32 bits would wrap."""
     slots = 12_000_000  # of 1 KiB: 11 GiB for each of the two reservations, 3 * 10^9 elements
-    store = VirtualStore(1, slots, 4, 64, torch.float32, 1 << 16, 2)
-    last = slots * 1024 // (1 << 16) - 1
-    store.apply([Map(0, 0), Map(last, 1)])
-    store.layer(0)[0][slots - 1] = 4.0
-    store.apply([Copy(slots - 1, 0, 1)])
-    assert (store.layer(0)[0][0] == 4.0).all()
+    store = VirtualStore(1, slots, 4, 64, torch.float32, 1 << 16, 2, tile=tile)
+    store.apply([Map(0, 0), Map(slots * 1024 // (1 << 16) - 1, 1)])
+    keys, values = store.layer(0)
+    slot_T, kv_2THD = torch.arange(slots - 20, slots), torch.randn(2, 20, 4, 64)
+    write(keys, values, slot_T, *kv_2THD, compiled)
+    assert torch.equal(take(keys, slot_T), kv_2THD[0])
+    store.apply([Copy(slots - 20, 0, 20)])
+    assert torch.equal(take(values, torch.arange(20)), kv_2THD[1])
+    for new in (1, 20):
+        q_TQD, start = torch.randn(new, 12, 64), np.array([20 - new])
+        view = make_view(np.array([[slots - 20]], np.int32), start, np.array([20]), None)
+        o_TQD = attend(q_TQD, keys, values, view, 0.125, compiled)
+        torch.testing.assert_close(o_TQD.double(), truth(q_TQD, keys, values, view, 0.125), rtol=1e-5, atol=1e-6)
     store.close()
 
 
