@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
+from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
@@ -29,6 +30,11 @@ class Eviction(ABC):
     @abstractmethod
     def add(self, key: int, priority: int = 0) -> None:
         """`key` was used until now and may be evicted."""
+
+    def add_all(self, keys: list[int], priority: Mapping[int, int]) -> None:
+        """Add one after another, with 0 where `priority` has none; must behave exactly as this loop."""
+        for key in keys:
+            self.add(key, priority.get(key, 0))
 
     @abstractmethod
     def remove(self, key: int) -> None:
@@ -60,6 +66,9 @@ class LRU(Eviction):
 
     def add(self, key: int, priority: int = 0) -> None:
         self.order[key] = None
+
+    def add_all(self, keys: list[int], priority: Mapping[int, int]) -> None:
+        self.order.update(dict.fromkeys(keys))
 
     def remove(self, key: int) -> None:
         del self.order[key]

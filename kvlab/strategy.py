@@ -128,7 +128,12 @@ class LayerGroup(NamedTuple):
         return max(0, length - self.window + 1) if self.window else 0
 
 
-LOOPS = {"admit_all": {"admit", "usage"}, "extend_all": {"extend"}, "release_all": {"release"}}  # and what they ask
+LOOPS = {  # and what they ask
+    "admit_all": {"admit", "usage"},
+    "extend_all": {"extend"},
+    "release_all": {"release"},
+    "wrote_all": {"wrote"},
+}
 
 
 class Strategy(ABC):
@@ -228,6 +233,11 @@ class Strategy(ABC):
 
     def wrote(self, seq: int, length: int, ids: NDArray[np.int32] | None) -> None:  # noqa: B027 (a hook)
         """Tokens [0, length) are stored and verified: a cache publishes them. Called only where overridden."""
+
+    def wrote_all(self, seqs: list[int], length_N: Counts, ids: list[NDArray[np.int32]] | None) -> None:
+        """Told of one after another; must behave exactly as this loop."""
+        for index, (seq, length) in enumerate(zip(seqs, length_N.tolist(), strict=True)):
+            self.wrote(seq, length, None if ids is None else ids[index])
 
     def fork(self, parent: int, child: Arrival) -> Grant | None:
         """Admit `child` with the parent's first child.length tokens in place. Here: into room of its own."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from kvlab.eviction import LRU, Eviction
 from kvlab.strategies.openings import Openings
 from kvlab.strategies.paged import Paged
-from kvlab.strategy import Arrival, Copy, Grant, Memory, Usage, ceil_div
+from kvlab.strategy import Arrival, Copy, Counts, Grant, Memory, Usage, ceil_div
 
 
 class Match(NamedTuple):
@@ -37,7 +37,7 @@ class CachedBlocks(Paged):
         self.idle: Eviction = LRU() if eviction is None else eviction
         self.blank = 0  # keys of `idle` that are not published
         self.published: dict[int, int] = {}  # block -> where the index has it
-        self.priority: dict[int, int] = {}  # published block -> the highest priority among its users
+        self.priority: dict[int, int] = {}  # published block -> the highest priority among its users; not there: 0
         self.told: dict[int, int] = {}  # sequence -> its blocks that are published, from the first on
         self.kind: dict[int, tuple[int, int]] = {}  # sequence -> space, priority
         self.openings = Openings(4 * block_size)
@@ -109,7 +109,23 @@ class CachedBlocks(Paged):
             self.reclaim(need)
         return super().extend(seq, length, upto)
 
-    extend_all = Paged.extend_all  # which takes blocks that are free alone: extend does no more then
+    extend_all = Paged.extend_all  # whose blocks come from `take`: extend does no more then
+
+    def take(self, count: int) -> list[int] | None:
+        """As if each were asked for alone: no order of eviction may see blocks as free that were taken before."""
+        if count <= len(self.free) or count > self.available:
+            return super().take(count)
+        blocks, self.free = self.free[::-1], []
+        while short := count - len(blocks):
+            if not self.free:
+                self.reclaim(self.at_once(short))
+            blocks += self.free[: -short - 1 : -1]
+            del self.free[-short:]
+        return blocks
+
+    def at_once(self, short: int) -> int:
+        """Of so many blocks that are short, those that can be evicted at once as they would be one by one."""
+        return 1
 
     def release(self, seq: int) -> None:
         super().release(seq)
@@ -142,20 +158,41 @@ class CachedBlocks(Paged):
         told, full = self.told[seq], length // self.block_size
         if ids is None or full <= told:
             return
-        space, priority = self.kind[seq]
-        first = max(0, told - 1)
-        before, *blocks = [-1] * (not told) + self.table[seq][first:full].tolist()
-        keys = self.keys(ids[: full * self.block_size], space, told)
+        row = self.table.row[seq]
+        before, *blocks = [-1] * (not told) + self.table.data[row, max(0, told - 1) : full].tolist()
+        keys = self.keys(ids[: full * self.block_size], self.kind[seq][0], told)
         for index, (key, block) in enumerate(zip(keys, blocks, strict=True), told):
             if block in self.sharers:  # with a fork that was not told of it: one of them publishes it later
                 break
-            before = self.publish(index, before, key, block)
-            self.rate(before, priority)
-            if before != block:
-                self.own(before, priority)
-                self.table.put(seq, index, before)
-                self.disown([block])
-            self.told[seq] = index + 1
+            before = self.bring_out(seq, index, before, key, block)
+
+    def wrote_all(self, seqs: list[int], length_N: Counts, ids: list[NDArray[np.int32]] | None) -> None:
+        """A block more of each or none, but not its first, as in a step that only decodes; else one by one."""
+        told_N = np.fromiter(map(self.told.__getitem__, seqs), np.int64, len(seqs))
+        more_N = length_N // self.block_size - told_N
+        if ids is None or not ((more_N <= 1) & (told_N > 0)).all():
+            super().wrote_all(seqs, length_N, ids)
+            return
+        some, size = more_N.nonzero()[0].tolist(), self.block_size
+        told, row_N = told_N[some], self.table.rows([seqs[n] for n in some])
+        before, block = (self.table.data[row_N, index_N].tolist() for index_N in (told - 1, told))
+        for n, index, behind, own in zip(some, told.tolist(), before, block, strict=True):
+            if own not in self.sharers:
+                key = ids[n][index * size : (index + 1) * size].tobytes()
+                self.bring_out(seqs[n], index, behind, key, own)
+
+    def bring_out(self, seq: int, index: int, before: int, key: bytes, block: int) -> int:
+        """Publish a block of a sequence's own, number `index`; the block that the sequence has in its place now."""
+        told, priority = self.publish(index, before, key, block), self.kind[seq][1]
+        if told == block:
+            if priority:
+                self.priority[block] = priority
+        else:
+            self.own(told, priority)
+            self.table.put(seq, index, told)
+            self.disown([block])
+        self.told[seq] = index + 1
+        return told
 
     def usage(self) -> Usage:
         block_bytes = self.block_size * self.memory.token_bytes
@@ -205,7 +242,7 @@ class CachedBlocks(Paged):
     def keys(self, ids: NDArray[np.int32], space: int, start: int = 0) -> list[bytes]:
         """The token ids of block after block from block `start` on; before those of the first, its space."""
         data, size = ids[start * self.block_size :].tobytes(), ids.itemsize * self.block_size
-        keys = [data[at : at + size] for at in range(0, len(data), size)]
+        keys = [data] if 0 < len(data) <= size else [data[at : at + size] for at in range(0, len(data), size)]
         if keys and not start:
             keys[0] = f"{space}:".encode() + keys[0]
         return keys
@@ -218,7 +255,8 @@ class CachedBlocks(Paged):
             del self.leaving[block]
         else:
             self.sharers[block] = self.sharers.get(block, 0) + 1
-        self.rate(block, priority)
+        if priority > self.priority.get(block, 0):
+            self.priority[block] = priority
 
     def keep(self, block: int) -> None:
         """Hold a block until the next drain has copied from it."""
@@ -226,9 +264,6 @@ class CachedBlocks(Paged):
         if block in self.idle:
             self.idle.remove(block)
             self.leaving[block] = None
-
-    def rate(self, block: int, priority: int) -> None:
-        self.priority[block] = max(priority, self.priority.get(block, priority))
 
     def withdrawn(self, seq: int, length: int) -> bool:
         """Take the last block out of the index, if the sequence owns it alone: there is no room for a copy."""
@@ -243,12 +278,13 @@ class CachedBlocks(Paged):
         return block in self.sharers or block in self.published
 
     def vacate_all(self, blocks: list[int]) -> None:
-        for block in blocks:
-            self.vacate(block)
+        kept = [block for block in blocks if block in self.published]
+        self.idle.add_all(kept, self.priority)
+        self.free += blocks if not kept else [block for block in blocks if block not in self.published]
 
     def vacate(self, block: int) -> None:
         if block in self.published:
-            self.idle.add(block, self.priority[block])
+            self.idle.add(block, self.priority.get(block, 0))
         else:
             self.free.append(block)
 

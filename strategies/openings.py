@@ -19,22 +19,20 @@ class Openings:
     after: dict[int, bytes | list[bytes]] = field(default_factory=dict)  # the only one, or all of them sorted
 
     def enter(self, place: int, key: bytes) -> None:
-        others = self.after.get(place)
-        if others is None:
-            self.after[place] = key
-        elif isinstance(others, bytes):
+        others = self.after.setdefault(place, key)
+        if others is key:
+            return
+        if isinstance(others, bytes):
             self.after[place] = sorted((others, key))
         else:
             insort(others, key)
 
     def leave(self, place: int, key: bytes) -> None:
-        others = self.after[place]
+        others = self.after.pop(place)
         if isinstance(others, bytes):
-            del self.after[place]
             return
         del others[bisect_left(others, key)]
-        if len(others) == 1:
-            self.after[place] = others[0]
+        self.after[place] = others[0] if len(others) == 1 else others
 
     def longest(self, place: int, rest: bytes) -> int:
         """Tokens that the likest of the keys at `place` begins with as `rest` does, which may end inside a block."""
@@ -47,7 +45,7 @@ class Openings:
 def common(key: bytes, rest: bytes, block_bytes: int) -> int:
     """Leading token ids that a block's key and the beginning of one have in common, if both are of one space."""
     ahead = len(key) - block_bytes
-    if key[:ahead] != rest[:ahead]:
+    if key[: ahead + 4] != rest[: ahead + 4]:  # not even the first id, as mostly
         return 0
     a, b = (np.frombuffer(data[ahead : len(rest)], np.int32) for data in (key, rest))
     return int(np.argmin(np.append(a == b, False)))

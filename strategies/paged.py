@@ -79,12 +79,20 @@ class Paged(SwappedBlocks):
         room_N = self.table.filled[row_N] * size
         more_N = upto_N - room_N
         full_N = (room_N == length_N) & (more_N > 0) & (more_N <= size) & (upto_N <= self.memory.max_len)
-        if np.count_nonzero(full_N) < count or not 0 < count <= len(self.free):
+        blocks = self.take(count) if count and np.count_nonzero(full_N) == count else None
+        if blocks is None:
             return super().extend_all(seqs, length_N, upto_N)
-        self.table.append_each(row_N, self.free[: -count - 1 : -1])
-        del self.free[-count:]
+        self.table.append_each(row_N, blocks)
         rooms: list[int] = (room_N + size).tolist()
         return rooms
+
+    def take(self, count: int) -> list[int] | None:
+        """So many blocks that nobody owns, 1 or more; None: there are fewer, and nothing has changed."""
+        if count > len(self.free):
+            return None
+        blocks = self.free[: -count - 1 : -1]
+        del self.free[-count:]
+        return blocks
 
     def release(self, seq: int) -> None:
         blocks = self.table.close(seq)[::-1]

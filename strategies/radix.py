@@ -166,5 +166,6 @@ class Radix(CachedBlocks):
         del node.keys[at:], node.blocks[at:]
         for block in blocks:
             self.idle.forget(block)
-            del self.published[block], self.priority[block]
+            del self.published[block]
+            self.priority.pop(block, None)
         return [block for block in reversed(blocks) if block not in self.leaving]

@@ -27,8 +27,7 @@ class Growth:
         upto = lanes.stored[order] + share
         asks = (upto > lanes.room[order]) | (lanes.asks[order] & (share > 0))
         lane_A, upto_A = order[asks], upto[asks]
-        for lane in lane_A.tolist() if self.metered.tells else ():
-            self.scheduler.tell(lane)
+        self.scheduler.tell_all(lane_A)
         while len(lane_A):
             room_G = self._extend(lane_A, upto_A)
             granted = lane_A[: len(room_G)]

@@ -48,6 +48,11 @@ class Metered:
         self.strategy.wrote(seq, length, ids)
         self.ns += self.clock() - begin
 
+    def wrote_all(self, seqs: list[int], length_N: Counts, ids: list[NDArray[np.int32]] | None) -> None:
+        begin = self.clock()
+        self.strategy.wrote_all(seqs, length_N, ids)
+        self.ns += self.clock() - begin
+
     def lookup(self, arrival: Arrival) -> int:
         begin = self.clock()
         hit = self.strategy.lookup(arrival)

@@ -319,11 +319,22 @@ class Scheduler:
             self.metered.wrote(self.lanes.at(lane).id, stored, ids)
             self.changes += 1
 
+    def tell_all(self, lane_N: NDArray[np.int64]) -> None:
+        """The same of several."""
+        if not self.metered.tells or not len(lane_N):
+            return
+        stored_N, ids = self.lanes.stored[lane_N], None
+        if self.lanes.ids is not None:
+            known = self.lanes.ids.view()
+            known.flags.writeable = False
+            ids = [known[lane, :stored] for lane, stored in zip(lane_N.tolist(), stored_N.tolist(), strict=True)]
+        self.metered.wrote_all(self.lanes.id[lane_N].tolist(), stored_N, ids)
+        self.changes += 1
+
     def _tell_prefills(self, launch: Launch) -> None:
         if self.metered.tells:
             prefills_B = (launch.stop_B - launch.start_B > 1) | (launch.start_B < self.lanes.prompt[launch.lane_B])
-            for lane in launch.lane_B[prefills_B].tolist():
-                self.tell(lane)
+            self.tell_all(launch.lane_B[prefills_B])
 
     def drain(self) -> bool:
         """Take the strategy's moves over; whether there were any."""

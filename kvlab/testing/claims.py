@@ -12,6 +12,7 @@ CLAIMS: tuple[Callable[[Trial], None], ...] = (
     loops.extend_all_is_the_loop,
     loops.admit_all_is_the_loop,
     loops.release_all_is_the_loop,
+    loops.wrote_all_is_the_loop,
     honesty.returns_is_exact,
     honesty.slots_agree,
     honesty.cache_is_true,

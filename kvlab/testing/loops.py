@@ -8,7 +8,7 @@ import numpy as np
 
 from kvlab.strategy import Arrivals, Strategy
 from kvlab.testing.rule import RuleError
-from kvlab.testing.sequence import NEW
+from kvlab.testing.sequence import NEW, read_only
 from kvlab.testing.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -48,6 +48,21 @@ def release_all_is_the_loop(trial: Trial) -> None:
         return
     seqs = trial.rng.sample(list(trial.running), trial.rng.randint(1, len(trial.running)))
     _compare(trial, "release_all", (seqs,), f"of sequences {seqs}")
+
+
+def wrote_all_is_the_loop(trial: Trial) -> None:
+    """wrote_all publishes what wrote one by one publishes."""
+    if type(trial.strategy).wrote is Strategy.wrote or not trial.running:
+        return
+    told = trial.rng.sample(list(trial.running.values()), trial.rng.randint(1, len(trial.running)))
+    decoding = [s for s in told if s.told]  # as in a step that only decodes
+    size = trial.strategy.block_size or 1
+    for some, steps in ((decoding, (0, size)), (told, (0, 1, size, 3 * size))):
+        seqs, lengths = [s.seq for s in some], [min(s.done, s.told + trial.rng.choice(steps)) for s in some]
+        with_ids = all(s.origin is None for s in some)
+        ids = [read_only(s.ids[:length]) for s, length in zip(some, lengths, strict=True)] if with_ids else None
+        text = f"of sequences {seqs} with {lengths} tokens"
+        _compare(trial, "wrote_all", (seqs, np.array(lengths, np.int64), ids), text)
 
 
 def _compare(trial: Trial, name: str, args: tuple[Any, ...], text: str) -> None:

@@ -115,8 +115,8 @@ class OneBit:
 
 
 class Colliding(Prefix):
-    def key(self, before, ids):
-        return before, OneBit(ids)
+    def key(self, ids):
+        return OneBit(ids)
 
 
 def test_contents_with_one_hash_stay_apart(bench):
@@ -274,8 +274,20 @@ def test_a_chain_leaves_nothing_behind(bench):
         b.start(seq, [*range(seq * 3), *range(50, 60)])
     b.release(*range(5))
     b.strategy.clear()
-    left = [getattr(b.strategy, name) for name in ("links", "number_of", "published", "priority", "told", "kind")]
-    assert left == [{}] * 6
+    left = [getattr(b.strategy, name) for name in ("others", "published", "priority", "told", "kind")]
+    assert left == [{}] * 5
+    assert (b.strategy.ids, b.strategy.after, b.strategy.openings.after) == ([b""], [0], {})
+
+
+def test_a_place_that_is_done_with_is_taken_by_another_content(bench):
+    b = bench(Prefix, 20)
+    b.start(0, [*range(16)])
+    for seq in range(1, 40):
+        b.start(seq, [seq * 100 + n for n in range(40)])
+        b.release(seq)
+        b.check()
+    assert len(b.strategy.ids) <= 20 + 1
+    assert b.strategy.lookup(b.arrival(99, [*range(16)])) == 12
 
 
 def test_a_double_release_is_an_error_and_changes_nothing(bench):
