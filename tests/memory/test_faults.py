@@ -53,6 +53,8 @@ SWAPPING = {  # how many tokens of 2,048 bytes the host has room for
 
 
 def config(name: str) -> dict:
+    if name.endswith(" in tiles"):  # of two pages
+        return {**config(name.removesuffix(" in tiles")), "layout": {"name": "head_major", "tile": 16}}
     if name in SWAPPING:
         strategy, host = SWAPPING[name]
         swap = {"_target_": "kvlab.engine.axes.Swap"}
@@ -132,6 +134,9 @@ HAPPENS = [
     *((kind, name) for kind in ("pool", "reservation", "map", "unmap") for name in STRATEGIES),
     ("copy", "forking"),
     *((kind, name) for kind in ("host", "swap") for name in ("swapping", "swapping rows")),
+    *(pytest.param(kind, "forking in tiles", marks=pytest.mark.slow) for kind in ("map", "unmap")),
+    ("copy", "forking in tiles"),
+    pytest.param("swap", "swapping in tiles", marks=pytest.mark.slow),
 ]
 LEAST = {"host": 1}  # calls of the kind in a run; of the others 2
 
@@ -164,6 +169,14 @@ def test_a_host_too_small_for_anybody_costs_the_tokens_and_not_the_run(run):
     assert small["swapped_out_tokens"] == 0
     assert small["num_swaps_refused"] == small["num_preemptions"] > 0
     assert small["recomputed_tokens"] == plain["recomputed_tokens"] > 0
+
+
+@pytest.mark.parametrize("name", ["virtual", "sliced", "forking", "swapping", "swapping rows"])
+def test_a_layout_changes_no_token(name, run):
+    """Whether page groups are aliased, copied or swapped: a tile's two pages come and go together."""
+    (_, plain, _), (_, tiles, _) = run(name), run(f"{name} in tiles")
+    assert (plain["status"], tiles["status"]) == ("ok", "ok")
+    assert tiles["output_digest"] == plain["output_digest"]
 
 
 @pytest.mark.parametrize(("kind", "nth"), [("map", 20), ("unmap", 1), ("unmap", 10), ("copy", 3), ("reservation", 4)])
