@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from pathlib import Path
 
-from environments import PEERS, setup
+from environments import MAX_SEQS, PEERS, setup
 
 from kvlab.errors import UsageError
 from kvlab.harness import output
@@ -21,14 +22,29 @@ from kvlab.harness import output
 def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
-        wrong = [name for name in args.names if name not in PEERS]
-        if wrong:
-            raise UsageError(f"{', '.join(wrong)}: no such peer; allowed is {', '.join(PEERS)}")
-        args.names = args.names or list(PEERS)
+        _check(args)
         return {"setup": _setup, "run": _run, "blocks": _blocks}[args.verb](args)
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2
+
+
+def _check(args: argparse.Namespace) -> None:
+    if wrong := [name for name in args.names if name not in PEERS]:
+        raise UsageError(f"{', '.join(wrong)}: no such peer; allowed is {', '.join(PEERS)}")
+    for name in ("repeats", "requests", "threads"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise UsageError(f"--{name} {getattr(args, name)}: allowed is a whole number, 1 or more")
+    sizes = args.batches.split(",")
+    if not all(word.isdecimal() and 1 <= int(word) <= MAX_SEQS for word in sizes):
+        raise UsageError(f"--batches {args.batches}: allowed are whole numbers, 1 to {MAX_SEQS}, with commas between")
+    args.sizes, args.names = [*map(int, sizes)], args.names or list(PEERS)
+    output.check(args.out)
+    if args.verb == "setup":
+        return
+    for name in args.names if args.verb == "run" else ["vllm"]:
+        if not Path(PEERS[name].command(args.folder)[0]).exists():
+            raise UsageError(f"{args.folder}: no environment of {name} there; setup makes it")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -40,7 +56,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--repeats", type=int, default=5, metavar="N", help="how often each is measured (5)")
     add("--batches", default="1,8,32,64", metavar="N,...", help="run: sequences of a batch (1,8,32,64)")
     add("--threads", type=int, default=2, metavar="N", help="run: of each engine (2)")
-    add("--requests", type=int, default=10_000, metavar="N", help="blocks: how many (10000)")
+    add(
+        "--requests",
+        type=int,
+        metavar="N",
+        help="blocks: how many (10000); run: the first so many of the workload (64)",
+    )
     add("--out", type=Path, metavar="FILE.md", help="also write the page to FILE.md")
     return parser
 
@@ -53,19 +74,24 @@ def _setup(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from page import markdown, record
     from race import race
+    from works import workload
 
-    sizes = [int(word) for word in args.batches.split(",")]
-    entries = race(args.folder.resolve(), args.names, sizes, args.repeats, args.threads)
-    options = f"--repeats {args.repeats} --batches {args.batches} --threads {args.threads}"
+    work = workload(args.requests)
+    entries = race(args.folder.resolve(), args.names, work, args.sizes, args.repeats, args.threads)
+    options = f"--requests {args.requests} " if args.requests else ""
+    options += f"--repeats {args.repeats} --batches {args.batches} --threads {args.threads}"
     command = f"python experiments/peers run FOLDER {' '.join(args.names)} {options}"
-    return _tell(markdown(entries, sizes, args.threads, command), record(entries, sizes, command), args.out)
+    return _tell(
+        markdown(entries, work, args.sizes, args.threads, command), record(entries, work, args.sizes, command), args.out
+    )
 
 
 def _blocks(args: argparse.Namespace) -> int:
     from blocks import markdown, measure
 
-    found = measure(args.folder.resolve(), args.requests, args.repeats)
-    command = f"python experiments/peers blocks FOLDER --requests {args.requests} --repeats {args.repeats}"
+    requests = args.requests or 10_000
+    found = measure(args.folder.resolve(), requests, args.repeats)
+    command = f"python experiments/peers blocks FOLDER --requests {requests} --repeats {args.repeats}"
     return _tell(markdown(found, command), {"command": command, **found}, args.out)
 
 
@@ -78,4 +104,5 @@ def _tell(text: str, record: dict[str, object], out: Path | None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the peers' processes go with this one
     sys.exit(main())

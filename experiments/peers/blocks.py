@@ -73,10 +73,11 @@ def markdown(found: dict[str, Any], command: str) -> str:
         columns = (sides["vllm_ns"], sides["kvlab_ns"], _ratios(sides), sides["kvlab_step_ns"])
         body.append([title, *map(_words, columns)])
     machine, versions = provenance.machine(), provenance.versions()
+    commit = (versions["commit"] or "")[:7]
     return f"""\
 # Bookkeeping beside vLLM's KVCacheManager
 
-{found["requests"]:,} requests, none sharing a prompt, {RUNNING} running: {found["steps"]:,} steps, \
+{found["requests"]:,} requests, none sharing a prompt, {RUNNING} running: {found["steps"]:,} steps and
 {found["output_tokens"]:,} output tokens. {BLOCKS:,} blocks of {BLOCK}.
 Nanoseconds of CPU time per output token, in turns; median [lowest-highest]. What the two do besides each other:
 docs/bookkeeping.md.
@@ -87,8 +88,8 @@ docs/bookkeeping.md.
 - strategy: all calls that kvlab's scheduler makes, of many sequences at once where it can.
 - with scheduler: that, and kvlab's whole step. vLLM's has no counterpart here.
 
-vLLM {found["vllm"]}; {machine["cpu"]}, {machine["cores"]} cores, others used {found["others_cpu_share"]:.0%} of the CPU;
-Python {versions["python"]}, commit {(versions["commit"] or "")[:7]}; `{command}`.
+vLLM {found["vllm"]}, others used {found["others_cpu_share"]:.0%} of the CPU;
+{machine["cpu"]}, {machine["cores"]} cores; Python {versions["python"]}, commit {commit}; `{command}`.
 """
 
 

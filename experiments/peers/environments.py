@@ -13,6 +13,7 @@ from kvlab.errors import UsageError
 from kvlab.model.fetch import model_path
 
 HERE = Path(__file__).parent
+MAX_SEQS = 64  # sequences at once
 LLAMA = "llama-cpp-python==0.3.36"
 
 

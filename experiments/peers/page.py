@@ -5,8 +5,9 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from race import MAX_SEQS, POOL_BYTES, SLOW_S, Entry
-from works import OUTPUT, PROMPT, workload
+from environments import MAX_SEQS
+from race import POOL_BYTES, SLOW_S, Entry
+from works import OUTPUT, PROMPT, Work
 
 from kvlab.harness import provenance
 from kvlab.harness.table import grid
@@ -14,10 +15,9 @@ from kvlab.harness.table import grid
 MIB = 1 << 20
 
 
-def rows(entries: dict[str, Entry], sizes: list[int]) -> dict[str, dict[str, list[float]]]:
+def rows(entries: dict[str, Entry], work: Work, sizes: list[int]) -> dict[str, dict[str, list[float]]]:
     """What was measured -> engine -> tokens a second in each repeat."""
-    output = sum(workload().outputs)
-    kinds = [("workload", "workload", output)]
+    kinds = [("workload", "workload", sum(work.outputs))]
     kinds += [(f"{kind} at batch {size}", kind, size) for kind in ("decode", "prefill") for size in sizes]
     return {title: {name: entry.rates(kind, size) for name, entry in entries.items()} for title, kind, size in kinds}
 
@@ -32,8 +32,8 @@ def ratios(measured: dict[str, list[float]]) -> dict[str, list[float]]:
     }
 
 
-def markdown(entries: dict[str, Entry], sizes: list[int], threads: int, command: str) -> str:
-    measured = rows(entries, sizes)
+def markdown(entries: dict[str, Entry], work: Work, sizes: list[int], threads: int, command: str) -> str:
+    measured = rows(entries, work, sizes)
     peers = [name for name in entries if name != "kvlab"]
     head = ["tokens/s", "kvlab", *(cell for name in peers for cell in (name, "kvlab's over it"))]
     body = []
@@ -43,7 +43,7 @@ def markdown(entries: dict[str, Entry], sizes: list[int], threads: int, command:
         body.append([title, _rate(rates["kvlab"]), *cells])
     machine, versions = provenance.machine(), provenance.versions()
     shares = ", ".join(f"{name} {entry.others_cpu_share:.0%}" for name, entry in entries.items())
-    work, commit = workload(), (versions["commit"] or "")[:7]
+    commit = (versions["commit"] or "")[:7]
     return f"""\
 # kvlab beside other engines on a CPU
 
@@ -81,9 +81,9 @@ def beyond_pool(name: str, entry: Entry) -> int:
     return entry.peak_pss_bytes - (min(written, entry.pool_bytes) if name == "kvlab" else entry.pool_bytes)
 
 
-def record(entries: dict[str, Entry], sizes: list[int], command: str) -> dict[str, Any]:
+def record(entries: dict[str, Entry], work: Work, sizes: list[int], command: str) -> dict[str, Any]:
     """Units in the keys."""
-    measured = rows(entries, sizes)
+    measured = rows(entries, work, sizes)
     return {
         "command": command,
         "engines": {

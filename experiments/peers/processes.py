@@ -39,8 +39,11 @@ class Process:
             print(json.dumps(message), file=self.process.stdin, flush=True)
         line = self.process.stdout.readline()
         if not line:
+            with suppress(subprocess.TimeoutExpired):  # it is about to end by itself, as a rule
+                self.process.wait(timeout=5)
+            self.close()
             last = (self.log.read_text().strip().splitlines() or [""])[-1]
-            raise UsageError(f"{self.name}: ended with status {self.process.wait()} ({last}); see {self.log}")
+            raise UsageError(f"{self.name}: ended with status {self.process.returncode} ({last}); see {self.log}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from environments import HERE, PEERS, preloaded
+from environments import HERE, MAX_SEQS, PEERS, preloaded
 from processes import Others, Peak, Process
-from works import MAX_LEN, OUTPUT, Work, batch, decode_rate, first, prefill_rate, workload
+from works import MAX_LEN, OUTPUT, Work, batch, decode_rate, first, prefill_rate
 
 SLOW_S = 30.0  # who takes longer for a piece of work is not asked for it again
-MAX_SEQS, POOL_BYTES = 64, 1 << 30
+POOL_BYTES = 1 << 30
 
 
 @dataclass
@@ -39,19 +39,19 @@ class Entry:
         return [decode_rate(size, *pair) for pair in zip(wholes, prefills, strict=True)]
 
 
-def race(folder: Path, peers: list[str], sizes: list[int], repeats: int, threads: int) -> dict[str, Entry]:
-    """kvlab first. The folder is one that `setup` has made."""
-    works = [workload(), *(batch(size, output) for size in sizes for output in (1, OUTPUT))]
+def race(folder: Path, peers: list[str], work: Work, sizes: list[int], repeats: int, threads: int) -> dict[str, Entry]:
+    """kvlab first. The folder is one that `setup` has made; `work`: the workload."""
+    works = [work, *(batch(size, output) for size in sizes for output in (1, OUTPUT))]
     entries, processes = {}, {}
     with ExitStack() as stack:
         for name in ["kvlab", *peers]:
             _say(f"{name} starts")
             processes[name], entries[name] = _start(name, folder, threads, stack)
         for repeat in range(repeats):
-            for work in works:
-                _say(f"repeat {repeat + 1} of {repeats}: {work.name}")
+            for one in works:
+                _say(f"repeat {repeat + 1} of {repeats}: {one.name}")
                 for name, process in processes.items():
-                    _measure(process, entries[name], work)
+                    _measure(process, entries[name], one)
     return entries
 
 

@@ -28,13 +28,14 @@ class Work:
         return {"prompts": self.prompts, "outputs": self.outputs}
 
 
-def workload() -> Work:
-    """workload=listed, with kvlab's token ids."""
+def workload(requests: int | None = None) -> Work:
+    """workload=listed, with kvlab's token ids; the first so many of it, None: all."""
     with Composer() as composer:
         config = composer.compose(["workload=listed", f"max_len={MAX_LEN}"]).config
     made = make(config["workload"], seed=0, max_len=MAX_LEN, vocab=VOCAB, temperature=0.0)
     prompts = [request.prompt.tolist() for request in made.requests if request.prompt is not None]
-    return Work("workload", prompts, [request.output_len or 0 for request in made.requests])
+    outputs = [request.output_len or 0 for request in made.requests]
+    return Work("workload", prompts[:requests], outputs[:requests])
 
 
 def batch(size: int, output: int) -> Work:
