@@ -61,4 +61,6 @@ def escaped(text: str) -> str:
 
 
 def _line(cells: list[str]) -> str:
-    return " & ".join("--" if cell == "-" else escaped(cell) for cell in cells) + r" \\"
+    text = " & ".join("--" if cell == "-" else escaped(cell) for cell in cells)
+    guard = "{}" if text.startswith(("[", "*")) else ""  # which the line's end before it would take as its argument
+    return rf"{guard}{text} \\"

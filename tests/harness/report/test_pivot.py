@@ -155,6 +155,12 @@ def test_several_directories_are_one_table_and_go_where_told(write_run, tmp_path
     assert len((tmp_path / "all.csv").read_text().splitlines()) == 3
 
 
+def test_latex_takes_no_cell_for_an_argument_of_the_line_before():
+    r"""A list as the first cell, `[8, 16]`, was read as the space that `\\` is to leave: TeX stopped."""
+    lines = Sheet(["n"], [["[8, 16]"], ["*"], ["8"]], set(), []).latex("").splitlines()
+    assert lines[lines.index(r"\midrule") + 1 :][:3] == [r"{}[8, 16] \\", r"{}* \\", r"8 \\"]
+
+
 def test_latex_is_a_booktabs_table_with_every_character_escaped():
     body = [["a&b", "17.3 %"], ["x", "-"]]
     text = Sheet(["strategy_name", "share"], body, {"strategy_name"}, ["[1] 50% & more"]).latex("of `x_1`")
