@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kvlab.engine.kernels import Kernels
+from kvlab.kernels.pool import pool_shape, put, take
 from kvlab.testing.gather import gather
 from kvlab.testing.rule import RuleError
 
 BLOCK_SIZES = (None, 1, 4, 16)
+TILE = 8  # slots of a head-major tile
 Q_HEADS, KV_HEADS, HEAD_DIM = 4, 2, 16
 SCALE = HEAD_DIM**-0.5
 
@@ -33,15 +35,20 @@ def judge(
 ) -> None:
     """Raise RuleError where it writes or reads another slot than the tables say, or computes something else.
 
-    Every slot that no sequence holds is NaN, which whoever reads it passes on. block_sizes: None is rows.
+    Every slot that no sequence holds is NaN, which whoever reads it passes on. block_sizes: None is rows. Kernels that
+    say `tiles = True` are given head-major pools too.
     """
-    for block_size in block_sizes:
-        for seed in range(seeds):
-            _judge(kernels, block_size, seed, dtype, tolerance)
+    for tile in (1, TILE) if getattr(kernels, "tiles", False) else (1,):
+        for block_size in block_sizes:
+            for seed in range(seeds):
+                _judge(kernels, block_size, tile, seed, dtype, tolerance)
 
 
-def _judge(kernels: Kernels, block_size: int | None, seed: int, dtype: torch.dtype, tolerance: float) -> None:
-    where = f"{'rows' if block_size is None else f'blocks of {block_size}'}, seed {seed}"
+def _judge(
+    kernels: Kernels, block_size: int | None, tile: int, seed: int, dtype: torch.dtype, tolerance: float
+) -> None:
+    geometry = "rows" if block_size is None else f"blocks of {block_size}"
+    where = f"{geometry}{f', tiles of {tile}' if tile > 1 else ''}, seed {seed}"
     rng = np.random.default_rng(seed)
     stop_B = rng.integers(1, 40, 5)
     start_B = stop_B - (1 if seed % 2 else rng.integers(1, stop_B + 1))  # steps that only decode, and others
@@ -52,12 +59,13 @@ def _judge(kernels: Kernels, block_size: int | None, seed: int, dtype: torch.dty
         raise RuleError("written where the tables say", f"{where}: slot_T is {view.slot_T}, should be {slot_T}")
     held_N = torch.from_numpy(gather(table_BP, np.zeros_like(stop_B), stop_B, block_size))
     random = torch.Generator().manual_seed(seed)
-    k_SHD, v_SHD = (torch.full((slots, KV_HEADS, HEAD_DIM), torch.nan, dtype=dtype) for _ in "kv")
-    for x_SHD in (k_SHD, v_SHD):
-        x_SHD[held_N] = torch.randn(len(held_N), KV_HEADS, HEAD_DIM, generator=random, dtype=dtype)
+    shape = pool_shape(slots, KV_HEADS, HEAD_DIM, tile)
+    keys, values = (torch.full(shape, torch.nan, dtype=dtype) for _ in "kv")
+    for pool in (keys, values):
+        put(pool, held_N, torch.randn(len(held_N), KV_HEADS, HEAD_DIM, generator=random, dtype=dtype))
     q_TQD = torch.randn(len(slot_T), Q_HEADS, HEAD_DIM, generator=random, dtype=dtype)
-    o_TQD = kernels.attend(q_TQD, k_SHD, v_SHD, view, SCALE).double()
-    truth_TQD = _truth(q_TQD.double(), k_SHD[held_N].double(), v_SHD[held_N].double(), start_B, stop_B)
+    o_TQD = kernels.attend(q_TQD, keys, values, view, SCALE).double()
+    truth_TQD = _truth(q_TQD.double(), take(keys, held_N).double(), take(values, held_N).double(), start_B, stop_B)
     worst = (o_TQD - truth_TQD).abs().nan_to_num(nan=torch.inf).max()
     if not worst <= tolerance:
         raise RuleError("attends to its own tokens", f"{where}: off by {float(worst):.3g}, allowed is {tolerance:g}")

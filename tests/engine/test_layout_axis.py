@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from kvlab.build import build_strategy
 from kvlab.engine.attentions.sdpa import Sdpa
@@ -15,7 +16,10 @@ from kvlab.engine.kernels import build_kernels
 from kvlab.errors import UsageError
 from kvlab.harness import plugins
 from kvlab.harness.compose import Composer
+from kvlab.memory.view import View
 from kvlab.run import execute
+from kvlab.testing.kernels import judge
+from kvlab.testing.rule import RuleError
 
 NAMES = sorted(path.stem for path in (Path(plugins.__file__).parents[1] / "conf" / "strategy").glob("*.yaml"))
 Compose = Callable[[list[str]], dict[str, Any]]
@@ -113,6 +117,19 @@ def test_a_kernel_that_reads_no_tiles_is_refused() -> None:
     assert build_kernels(node, tile=1).make_view is Sdpa.make_view
     with pytest.raises(UsageError, match="layout=head_major with attention=plain: .*allowed is layout=token_major"):
         build_kernels(node, tile=16)
+
+
+class Flat(Sdpa):
+    """Says that it reads tiles, and takes them for token-major."""
+
+    def attend(self, q_TQD: Tensor, k_SHD: Tensor, v_SHD: Tensor, view: View, scale: float) -> Tensor:
+        shape = (-1, k_SHD.shape[1], k_SHD.shape[-1])
+        return super().attend(q_TQD, k_SHD.reshape(shape), v_SHD.reshape(shape), view, scale)
+
+
+def test_a_kernel_that_misreads_tiles_is_found_out() -> None:
+    with pytest.raises(RuleError, match="tiles of 8"):
+        judge(Flat())
 
 
 def test_what_differs_in_its_layout_is_another_run(compose: Compose) -> None:
