@@ -15,7 +15,7 @@
 
 #define SHORTEST_PIECE 256  // tokens
 #define MOST_PIECES 16
-#define TILES_AHEAD 2
+#define RING ((int64_t)TILES_AHEAD + 1)  // tiles whose places are known
 #define ITEMS 4  // of work for each thread, at least
 
 #define STATE_BYTES (GROUPS * HEAD_DIM * (int)sizeof(real))
@@ -124,19 +124,19 @@ static void attend_tile(struct state *state, const struct launch *launch, const 
 // The states of an item's heads. `following` is what this thread probably does next.
 static void attend_item(struct state *state, const struct launch *launch, const struct item *item,
                         const struct item *following) {
-    int64_t places[TILES_AHEAD + 1][TILE] = {{0}}, tiles = (item->stop - item->first + TILE - 1) / TILE;
+    int64_t places[RING][TILE] = {{0}}, tiles = (item->stop - item->first + TILE - 1) / TILE;
     struct state piece[BUNDLE];
-    for (int64_t tile = -TILES_AHEAD; tile < tiles; tile++) {
-        int64_t far = tile + TILES_AHEAD, *there = places[far % (TILES_AHEAD + 1)];
+    for (int64_t tile = 1 - RING; tile < tiles; tile++) {
+        int64_t far = tile + RING - 1, done = tile * TILE, left = item->stop - item->first - done;
         if (far < tiles)
-            locate(there, item, item->first + far * TILE);
+            locate(places[far % RING], item, item->first + far * TILE);
         else
-            locate(there, following, following->first + (far - tiles) * TILE);
+            locate(places[far % RING], following, following->first + (far - tiles) * TILE);
         if (tile < 0) continue;
-        int64_t done = tile * TILE, left = item->stop - item->first - done;
         for (int head = 0; done % item->piece == 0 && head < item->heads; head++) piece[head] = nothing();
-        struct ahead ahead = {places[(tile + 1) % (TILES_AHEAD + 1)], there};
-        attend_tile(piece, launch, item, places[tile % (TILES_AHEAD + 1)], (int)LEAST(left, TILE), ahead);
+        struct ahead ahead;
+        for (int i = 0; i < RING - 1; i++) ahead.tile[i] = places[(tile + 1 + i) % RING];
+        attend_tile(piece, launch, item, places[tile % RING], (int)LEAST(left, TILE), ahead);
         if (left > TILE && (done + TILE) % item->piece) continue;
         for (int head = 0; head < item->heads; head++) {
             if (done < item->piece)

@@ -11,6 +11,7 @@
 #define TILE 16  // tokens; fixed, since it decides the order of the sums
 #define SLACK 8  // how far above the maximum that weights are relative to a score may lie
 #define LINE 64  // bytes in a cache line
+#define TILES_AHEAD ((int)sizeof(element) == 2 ? 2 : HEAD_DIM > 64 ? 3 : 4)  // measured: docs/cpu.md
 #define UNITS (HEAD_DIM / LANES / PARTS)
 #define CHUNKS (HEAD_DIM / LANES)
 #define SPANS (TILE / LANES)
@@ -34,18 +35,18 @@ static struct state nothing(void) {
     return state;
 }
 
-// Tiles that will be read next.
+// Where the tokens of the tiles lie that will be read next, in order.
 struct ahead {
-    const int64_t *near, *far;
+    const int64_t *tile[TILES_AHEAD];
 };
 
-// The line where a unit begins, of the two tiles ahead, into the second-level cache. A CPU drops what it cannot keep
-// under way: so each line is asked for twice, and one at a time between products.
+// The line where a unit begins, of each tile ahead, into the second-level cache. A CPU drops what it cannot keep under
+// way: so each line is asked for more than once, and one at a time between products.
 INLINE void fetch(const element *from, struct ahead ahead, int token, int unit) {
     int beyond = unit * LANES * PARTS;
     if (beyond * (int)sizeof(element) % LINE) return;
-    __builtin_prefetch(from + ahead.near[token] + beyond, 0, 2);
-    __builtin_prefetch(from + ahead.far[token] + beyond, 0, 2);
+#pragma GCC unroll 8
+    for (int i = 0; i < TILES_AHEAD; i++) __builtin_prefetch(from + ahead.tile[i][token] + beyond, 0, 2);
 }
 
 // Scores of a tile's keys.
