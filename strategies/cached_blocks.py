@@ -158,41 +158,47 @@ class CachedBlocks(Paged):
         told, full = self.told[seq], length // self.block_size
         if ids is None or full <= told:
             return
-        row = self.table.row[seq]
+        row, (space, priority) = self.table.row[seq], self.kind[seq]
         before, *blocks = [-1] * (not told) + self.table.data[row, max(0, told - 1) : full].tolist()
-        keys = self.keys(ids[: full * self.block_size], self.kind[seq][0], told)
-        for index, (key, block) in enumerate(zip(keys, blocks, strict=True), told):
+        keys = self.keys(ids[: full * self.block_size], space, told)
+        for key, block in zip(keys, blocks, strict=True):
             if block in self.sharers:  # with a fork that was not told of it: one of them publishes it later
                 break
-            before = self.bring_out(seq, index, before, key, block)
+            before = self.publish(told, before, key, block)
+            if before != block:
+                self.merge(seq, told, before, priority)
+            elif priority:
+                self.priority[block] = priority
+            told += 1
+        self.told[seq] = told
 
     def wrote_all(self, seqs: list[int], length_N: Counts, ids: list[NDArray[np.int32]] | None) -> None:
-        """A block more of each or none, but not its first, as in a step that only decodes; else one by one."""
-        told_N = np.fromiter(map(self.told.__getitem__, seqs), np.int64, len(seqs))
-        more_N = length_N // self.block_size - told_N
-        if ids is None or not ((more_N <= 1) & (told_N > 0)).all():
+        """Quicker for a block more that is not the first, as in a step that only decodes."""
+        if ids is None:
             super().wrote_all(seqs, length_N, ids)
             return
-        some, size = more_N.nonzero()[0].tolist(), self.block_size
-        told, row_N = told_N[some], self.table.rows([seqs[n] for n in some])
-        before, block = (self.table.data[row_N, index_N].tolist() for index_N in (told - 1, told))
-        for n, index, behind, own in zip(some, told.tolist(), before, block, strict=True):
-            if own not in self.sharers:
-                key = ids[n][index * size : (index + 1) * size].tobytes()
-                self.bring_out(seqs[n], index, behind, key, own)
-
-    def bring_out(self, seq: int, index: int, before: int, key: bytes, block: int) -> int:
-        """Publish a block of a sequence's own, number `index`; the block that the sequence has in its place now."""
-        told, priority = self.publish(index, before, key, block), self.kind[seq][1]
-        if told == block:
-            if priority:
+        size, row, data = self.block_size, self.table.row, self.table.data
+        for seq, length, known in zip(seqs, length_N.tolist(), ids, strict=True):
+            told = self.told[seq]
+            if not told or length // size != told + 1:
+                self.wrote(seq, length, known)
+                continue
+            before, block = data[row[seq], told - 1 : told + 1].tolist()
+            if self.sharers and block in self.sharers:
+                continue
+            now, priority = self.publish(told, before, known[told * size :][:size].tobytes(), block), self.kind[seq][1]
+            if now != block:
+                self.merge(seq, told, now, priority)
+            elif priority:
                 self.priority[block] = priority
-        else:
-            self.own(told, priority)
-            self.table.put(seq, index, told)
-            self.disown([block])
-        self.told[seq] = index + 1
-        return told
+            self.told[seq] = told + 1
+
+    def merge(self, seq: int, index: int, now: int, priority: int) -> None:
+        """The sequence's block number `index` gives way to one that has its content already."""
+        block = int(self.table[seq][index])
+        self.own(now, priority)
+        self.table.put(seq, index, now)
+        self.disown([block])
 
     def usage(self) -> Usage:
         block_bytes = self.block_size * self.memory.token_bytes

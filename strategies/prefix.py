@@ -94,20 +94,21 @@ class Prefix(CachedBlocks):
 
     def withdraw(self, block: int) -> None:
         at = self.published.pop(block)
-        self.priority.pop(block, None)
+        if self.priority:
+            self.priority.pop(block, None)
         if at in self.others:
             self.replace(at, block)
             return
         self.block[at] = GAP
-        if not isinstance(self.after[self.before[at]], int):
-            self.openings.leave(self.before[at], self.ids[at])
+        place = self.before[at]
+        if not isinstance(self.after[place], int):
+            self.openings.leave(place, self.ids[at])
         while at and self.block[at] == GAP and not self.after[at]:  # what nobody can come across any more
             place = self.before[at]
-            after = self.after[place]
-            if isinstance(after, int):
+            if self.after[place] == at:
                 self.after[place] = 0
             else:
-                del after[self.key(self.ids[at])]
+                del self.branch(place)[self.key(self.ids[at])]
             self.after[at] = 0
             self.unused.append(at)
             at = place

@@ -19,6 +19,7 @@ from kvlab.engine.axes import Limit, Newest, PromptPlusOne
 from kvlab.engine.lanes import Lanes
 from kvlab.engine.launch import Launch
 from kvlab.engine.scheduler import Scheduler
+from kvlab.engine.settings import Settings
 from kvlab.request import Request
 from kvlab.strategy import Strategy, ceil_div
 
@@ -113,7 +114,8 @@ def _full_house(strategy: Strategy, steps: int, even: bool) -> Scheduler:
     """As many sequences as may run, their prompts stored, and enough to say for all steps."""
     memory, rng = strategy.memory, np.random.default_rng(1)
     lanes = Lanes(memory.max_seqs, memory.max_len)
-    scheduler = Scheduler(strategy, lanes, admission=PromptPlusOne(), victim=Newest(), forecast=Limit())
+    alone = Settings(wait_for_prefix=False)  # two prompts may begin with one token by chance
+    scheduler = Scheduler(strategy, lanes, admission=PromptPlusOne(), victim=Newest(), forecast=Limit(), settings=alone)
     output = steps + WARM_UP + 2
     longest = memory.max_len - output
     for id in range(memory.max_seqs):

@@ -19,6 +19,7 @@ from kvlab.bench.bookkeeping import Spread
 from kvlab.engine.axes import Limit, Newest, PromptPlusOne
 from kvlab.engine.lanes import Lanes
 from kvlab.engine.scheduler import Scheduler
+from kvlab.engine.settings import Settings
 from kvlab.request import Request
 from kvlab.strategy import Strategy
 
@@ -98,7 +99,13 @@ def _waiting(strategy: Strategy, known: Lengths) -> Scheduler:
     memory, rng = strategy.memory, np.random.default_rng(1)
     lanes = Lanes(memory.max_seqs, memory.max_len)
     scheduler = Scheduler(
-        strategy, lanes, admission=PromptPlusOne(), victim=Newest(), forecast=Limit(), on_end=lambda sequence: None
+        strategy,
+        lanes,
+        admission=PromptPlusOne(),
+        victim=Newest(),
+        forecast=Limit(),
+        settings=Settings(wait_for_prefix=False),  # as vLLM: nobody waits for another's prompt
+        on_end=lambda sequence: None,
     )
     for id, (prompt, output) in enumerate(zip(*(column.tolist() for column in known), strict=True)):
         ids = rng.integers(0, VOCAB, prompt, np.int32)
