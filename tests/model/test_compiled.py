@@ -101,6 +101,7 @@ def test_a_token_that_is_no_number_spoils_nobody_else(tiny_config: dict[str, Any
     assert torch.equal(found_NV[[0, 2]], logits(model, [1, 2], [0, 0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_instruction_set(
