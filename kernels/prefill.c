@@ -12,59 +12,17 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined(BFLOAT16) && defined(__AVX512BF16__)
-#include <immintrin.h>
-#define PAIRS 1
-#endif
 
+#include "packed.h"
 #include "pool.h"
 
 #define TILE 64  // tokens; fixed, since it decides the order of the sums
 #define LOG2_E 1.44269504f
 
-// Rows and vectors of a product that stay in registers: 6 x 4 of the 32 that AVX-512 has, 6 x 2 of 16.
-#if defined(__AVX512F__)
-#define VECTOR 64  // bytes
-#define COLUMNS 4
-#elif defined(__AVX__)
-#define VECTOR 32
-#define COLUMNS 2
-#else
-#define VECTOR 16
-#define COLUMNS 2
-#endif
-#define ROWS 6
-#define LANES (VECTOR / 4)
 #define SPANS (TILE / LANES)                      // vectors of scores in a row
 #define SHRINKS ((ROWS + LANES - 1) / LANES)      // vectors with a number for each row
 #define WIDE ((HEAD_DIM + LANES - 1) / LANES)     // vectors of a value
 #define BLOCK ((GROUPS * QUERIES + ROWS - 1) / ROWS * ROWS)  // rows of an item
-
-typedef float lanes __attribute__((vector_size(VECTOR)));
-typedef int32_t ints __attribute__((vector_size(VECTOR)));
-typedef uint32_t words __attribute__((vector_size(VECTOR)));
-
-#ifdef BFLOAT16
-typedef uint16_t element;
-#else
-typedef float element;
-#endif
-
-// What the products multiply: floats, or pairs of bfloat16 that lie one behind the other in the direction of the sum.
-#ifdef PAIRS
-#define STEP 2
-typedef uint32_t operand;
-typedef words operands;
-static inline lanes add_product(lanes sum, operand row, operands column) {
-    return (lanes)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32((int)row), (__m512bh)column);
-}
-#else
-#define STEP 1
-typedef float operand;
-typedef lanes operands;
-static inline lanes add_product(lanes sum, operand row, operands column) { return sum + row * column; }
-#endif
-#define DEPTH ((HEAD_DIM + STEP - 1) / STEP)
 
 struct scratch {
     operands keys[DEPTH][SPANS], values[TILE / STEP][WIDE];
@@ -72,34 +30,6 @@ struct scratch {
     operand query[BLOCK][DEPTH], share[ROWS][TILE / STEP];
     float top[BLOCK];  // the highest score so far, scaled
 };
-
-#ifdef BFLOAT16
-static inline float widen(element half) {
-    uint32_t bits = (uint32_t)half << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static inline element narrow(float value) {  // to the nearest, ties to even
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    if (value != value) return (element)(bits >> 16 | 64);
-    return (element)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-#else
-static inline float widen(element value) { return value; }
-static inline element narrow(float value) { return value; }
-#endif
-
-// One head of a slot as operands along the head.
-static inline operand along(const element *head, int step) {
-#ifdef PAIRS
-    return head[2 * step] | (2 * step + 1 < HEAD_DIM ? (uint32_t)head[2 * step + 1] << 16 : 0);
-#else
-    return widen(head[step]);
-#endif
-}
 
 // Where the tokens [first, first + count) of a sequence lie, in elements. Reads only the table entries of these tokens.
 static void locate(int64_t *at, int64_t first, int count, int64_t start, const int32_t *table, int64_t block_size,
@@ -132,42 +62,6 @@ static void pack_values(struct scratch *s, const element *values, const int64_t 
 #endif
         for (int d = HEAD_DIM; d < WIDE * LANES; d++) to[d] = 0;
     }
-}
-
-// out[r][c] = out[r][c] * keep[r] + sum over k of rows[r][k] * columns[k][c], for ROWS rows and `count` vectors.
-static inline __attribute__((always_inline)) void product(lanes *out, int out_stride, const float *keep,
-                                                          const operand *rows, int row_stride,
-                                                          const operands *columns, int column_stride, int depth,
-                                                          const int count) {
-    lanes sum[ROWS][COLUMNS];
-#pragma GCC unroll 8
-    for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 4
-        for (int c = 0; c < count; c++) sum[r][c] = keep ? out[r * out_stride + c] * keep[r] : (lanes){0};
-    for (int k = 0; k < depth; k++) {
-        operands column[COLUMNS];
-#pragma GCC unroll 4
-        for (int c = 0; c < count; c++) column[c] = columns[k * column_stride + c];
-#pragma GCC unroll 8
-        for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 4
-            for (int c = 0; c < count; c++) sum[r][c] = add_product(sum[r][c], rows[r * row_stride + k], column[c]);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 4
-        for (int c = 0; c < count; c++) out[r * out_stride + c] = sum[r][c];
-}
-
-static inline __attribute__((always_inline)) void products(lanes *out, int out_stride, const float *keep,
-                                                           const operand *rows, int row_stride,
-                                                           const operands *columns, int column_stride, int depth,
-                                                           int count) {
-    for (; count >= COLUMNS; count -= COLUMNS, out += COLUMNS, columns += COLUMNS)
-        product(out, out_stride, keep, rows, row_stride, columns, column_stride, depth, COLUMNS);
-    if (count == 3) product(out, out_stride, keep, rows, row_stride, columns, column_stride, depth, COLUMNS > 3 ? 3 : 1);
-    if (count == 2) product(out, out_stride, keep, rows, row_stride, columns, column_stride, depth, COLUMNS > 2 ? 2 : 1);
-    if (count == 1) product(out, out_stride, keep, rows, row_stride, columns, column_stride, depth, 1);
 }
 
 static inline float highest(lanes values) {
@@ -303,8 +197,8 @@ static int64_t cut(const int32_t *new, int64_t sequences, int64_t shortest, stru
 }
 
 // q and o [T, H * GROUPS, HEAD_DIM]: the new[b] last tokens of sequence b's length[b], packed one sequence after
-// another; those of fewer than `shortest` are left out. Contiguous rows: table is NULL and start[b] the slot of sequence
-// b's first token; paged: row b of table, of width entries. window: last tokens that a query sees, itself included;
+// another; those of fewer than `shortest` are left out. Contiguous rows: table is NULL and start[b] the slot of
+// sequence b's first token; paged: row b of table, of width entries. window: last tokens that a query sees, itself included;
 // 0: all. Not 0 is returned where there is no memory to list the work.
 int attend_prefill(const element *q, const element *keys, const element *values, element *o, int64_t sequences,
                    int64_t shortest, const int32_t *new, const int32_t *length, const int64_t *start,
