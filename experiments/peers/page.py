@@ -58,7 +58,7 @@ took more than {SLOW_S:.0f} s for a piece of work was asked for it once.
 Versions: {"; ".join(entry.version for entry in entries.values())}.
 Pool: {POOL_BYTES // MIB:,} MiB for kvlab and vLLM, {MAX_SEQS} sequences at most; llama.cpp reserves the longest
 sequence for each, transformers the batch at hand. Memory is the most of PSS, all processes of an engine together, in
-a batch of {MAX_SEQS}; of kvlab's pool only the part that this batch wrote is taken off, of the others' the whole.
+a batch of {MAX_SEQS}. Of kvlab's pool what the operating system has backed is taken off, of the others' the whole.
 First token: from the start of the process, its caches on disk being warm.
 Other programs took of the CPU, at most in one measurement: {shares}.
 
@@ -70,15 +70,14 @@ def _facts(entries: dict[str, Entry]) -> list[list[str]]:
     values = list(entries.values())
     return [
         ["peak memory, MiB", *(f"{entry.peak_pss_bytes // MIB:,}" for entry in values)],
-        ["without the pool, MiB", *(f"{beyond_pool(name, entry) // MIB:,}" for name, entry in entries.items())],
+        ["without the pool, MiB", *(f"{beyond_pool(entry) // MIB:,}" for entry in values)],
         ["first token after, s", *(f"{entry.first_token_s:.1f}" for entry in values)],
     ]
 
 
-def beyond_pool(name: str, entry: Entry) -> int:
-    """Bytes. kvlab's pool takes memory where it is written, that of others when it is made."""
-    written = MAX_SEQS * (PROMPT + OUTPUT) * 23_040
-    return entry.peak_pss_bytes - (min(written, entry.pool_bytes) if name == "kvlab" else entry.pool_bytes)
+def beyond_pool(entry: Entry) -> int:
+    """Bytes."""
+    return entry.peak_pss_bytes - entry.pool_bytes
 
 
 def record(entries: dict[str, Entry], work: Work, sizes: list[int], command: str) -> dict[str, Any]:
@@ -89,7 +88,7 @@ def record(entries: dict[str, Entry], work: Work, sizes: list[int], command: str
         "engines": {
             name: {
                 "version": entry.version, "pool_bytes": entry.pool_bytes, "peak_pss_bytes": entry.peak_pss_bytes,
-                "pss_beyond_pool_bytes": beyond_pool(name, entry), "first_token_s": entry.first_token_s,
+                "pss_beyond_pool_bytes": beyond_pool(entry), "first_token_s": entry.first_token_s,
                 "others_cpu_share": entry.others_cpu_share,
             }
             for name, entry in entries.items()

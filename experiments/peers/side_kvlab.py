@@ -57,7 +57,7 @@ def start(settings):
 
     server = Server(settings)
     version = f"kvlab {provenance.versions()['kvlab']}"
-    return {"version": version, "pool_bytes": settings["pool_bytes"]}, server.generate
+    return {"version": version, "pool_bytes": server.warm.recorder.committed()}, server.generate
 
 
 def overrides(settings):
