@@ -20,6 +20,7 @@ from kvlab.reproduce.sosp23 import SYSTEMS
 from kvlab.reproduce.sosp23_rates import TRACE_S, served
 
 SHARES = (0.5, 0.75, 0.9, 1.0, 1.15, 1.4)
+FURTHER, STEPS = 1.4, 8  # where none of those is far enough; so many times at most
 Overrides = Callable[[str, int], list[str]]  # of a system and a seed
 
 
@@ -59,7 +60,13 @@ def measure(lab: Lab, name: str) -> Curves:
 
 def _curve(lab: Lab, panel: Panel, system: str) -> list[Point]:
     whole = rates.sustained(lab, panel.overrides(system, lab.seeds[0]), panel.trace_s)
-    return [_point(lab, panel, system, share * whole) for share in SHARES]
+    points = [_point(lab, panel, system, share * whole) for share in SHARES]
+    for _ in range(STEPS):  # seeds differ, and the median may cross later, or earlier
+        if points[-1].latency < rates.ALLOWED:
+            points.append(_point(lab, panel, system, FURTHER * points[-1].rate))
+        if points[0].latency > rates.ALLOWED:
+            points.insert(0, _point(lab, panel, system, points[0].rate / FURTHER))
+    return points
 
 
 def _point(lab: Lab, panel: Panel, system: str, rate: float) -> Point:

@@ -64,16 +64,26 @@ def test_points_are_medians_at_shares_of_what_the_first_seed_sustains(monkeypatc
 
     def latency(lab, overrides, rate, trace_s):
         asked.append((overrides, rate))
-        return 0.5 * rate / 10 + int(overrides[0])
+        return 0.5 * rate / 10 + int(overrides[0]) / 100
 
     monkeypatch.setattr(curves.rates, "sustained", lambda lab, overrides, trace_s: 10.0)
     monkeypatch.setattr(curves.rates, "latency", latency)
     panel = Panel(lambda system, seed: [str(seed)], 1.0)
     found = curves._curve(Lab(lambda overrides: {}, (0, 2, 1)), panel, "vLLM")
     assert [point.rate for point in found] == [10 * share for share in curves.SHARES]
-    assert [p.latency - p.low for p in found] == pytest.approx([1] * len(found))
-    assert [p.high - p.latency for p in found] == pytest.approx([1] * len(found))
+    assert [p.latency - p.low for p in found] == pytest.approx([0.01] * len(found))
+    assert [p.high - p.latency for p in found] == pytest.approx([0.01] * len(found))
     assert len(asked) == 3 * len(curves.SHARES)
+
+
+@pytest.mark.parametrize("knee", [2.0, 10.0, 70.0])
+def test_a_curve_is_followed_until_it_crosses(monkeypatch, knee):
+    """A panel ended after minutes because the median of three seeds crossed beyond what the first one sustains."""
+    monkeypatch.setattr(curves.rates, "sustained", lambda lab, overrides, trace_s: 10.0)
+    monkeypatch.setattr(curves.rates, "latency", lambda lab, overrides, rate, trace_s: 0.5 * (rate / knee) ** 3)
+    found = curves._curve(Lab(lambda overrides: {}, (0,)), Panel(lambda system, seed: [], 1.0), "vLLM")
+    assert curves.sustained(found) == pytest.approx(knee)
+    assert [point.rate for point in found] == sorted(point.rate for point in found)
 
 
 def test_files_have_every_point_and_the_rates_that_are_sustained(tmp_path, monkeypatch, capsys):
