@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from kvlab.errors import UsageError
 from kvlab.harness import job, plan
@@ -15,7 +16,7 @@ from kvlab.harness.manifest import Manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("sharing", "samples_real", "system_prompt")
-TINY = ["model=tiny", "dtype=float64", "engine.clock=steps"]
+TINY = ["model=tiny", "dtype=float64", "engine.clock=steps", "engine.threads=1"]
 SMALL = {
     "sharing": ["workload=alpaca_sosp23", "workload.num_requests=25", "case=parallel_4,beam_2", "seed=0"],
     "sharing_real": [*TINY, "executor=real", "workload.num_requests=2", "block_size=4", "case=beam_2", "seed=0"],
@@ -43,7 +44,9 @@ def lines(scripts, tmp_path_factory):
             done[name] = scripts["pages"].collect([directory], script.line_of)
         return done[name]
 
-    return of
+    threads = torch.get_num_threads()
+    yield of
+    torch.set_num_threads(threads)
 
 
 def sweep(name: str, directory: Path) -> Path:

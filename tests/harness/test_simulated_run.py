@@ -58,7 +58,14 @@ def test_long_runs_leave_short_files(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("words", [(), ("workload.n=3",), ("strategy=prefix",)])
 def test_goodput_is_what_the_requests_file_says(tmp_path, words):
-    words = ["workload.rate=20", "pool_bytes=2GiB", "slo.ttft_s=0.1", "slo.tpot_s=0.03", *words]
+    words = [
+        "workload.num_requests=100",
+        "workload.rate=20",
+        "pool_bytes=2GiB",
+        "slo.ttft_s=0.1",
+        "slo.tpot_s=0.03",
+        *words,
+    ]
     result = run(tmp_path, *words)
     there = Run(tmp_path, "ok", "", result, {"slo.ttft_s": 0.1, "slo.tpot_s": 0.03})
     assert result["goodput"] == goodput(there).share
