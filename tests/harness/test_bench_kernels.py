@@ -283,4 +283,5 @@ def test_without_a_device_cuda_is_one_line(capsys):
 def test_bookkeeping_takes_no_names_with_values(capsys):
     """The line named kernels alone, though others take such words."""
     assert main(["bench", "bookkeeping", "batch=3"]) == 2
-    assert "batch=3: allowed with kvlab bench kernels, simulator, engine, calibrate, tune only" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "batch=3: allowed with kvlab bench kernels, simulator, engine, calibrate, tune only" in said
