@@ -20,6 +20,7 @@ ONLY_IN = {
         "kvlab/harness/timelines.py",
         "kvlab/harness/bench_figures.py",
         "kvlab/harness/reproduce_figures.py",
+        "kvlab/harness/reproduce_curves.py",
         "kvlab/harness/curves.py",
         "kvlab/harness/map_figures.py",
     },
