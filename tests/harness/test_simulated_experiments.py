@@ -31,7 +31,7 @@ SMALL = {  # axes cut short, so that each sweep takes a second or so
              "workload.num_requests=90"],
     "tenant": ["workload.tenant_prompt_len=300,100000", "engine.chunk=null", "strategy=paged",
                "workload.num_requests=200"],
-    "presets": ["preset=orca_max,vllm_v0", "workload.num_requests=60"],
+    "presets": ["preset=orca_max,vllm_v0", "workload.num_requests=150"],
 }  # fmt: skip
 
 
