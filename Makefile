@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest -q
+# A process for each core, up to four: each loads torch. One thread in each, else they would fight for the cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist loadfile
 
 .PHONY: demo test test-slow lint clean
 
