@@ -78,6 +78,12 @@ class Tables:
         """Their rows [N]."""
         return np.fromiter(map(self.row.__getitem__, seqs), np.int64, len(seqs))
 
+    def live(self, seqs: list[int]) -> NDArray[np.int32]:
+        """The live entries of these, one sequence after another."""
+        row_N = self.rows(seqs)
+        start_N = np.fromiter(map(self.start.__getitem__, seqs), np.int64, len(seqs))
+        return self.data[_ranges(row_N, start_N, self.filled[row_N])]
+
     def append_each(self, row_N: NDArray[np.int64], entries: Seq[int]) -> None:
         """One entry to each of these rows, no two of which are the same."""
         count_N = self.filled[row_N]

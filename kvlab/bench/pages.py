@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from kvlab.errors import UsageError
+
+if TYPE_CHECKING:  # whoever names pages in a help text needs no torch
+    import torch
+    from torch import Tensor
 
 PAGES = ("4k", "thp")
 HUGE_BYTES = 2 << 20
@@ -26,6 +28,8 @@ def check(pages: str) -> None:
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, pages: str) -> Tensor:
     """A tensor that begins with a page; nothing of it is touched yet."""
+    import torch
+
     nbytes = torch.Size(shape).numel() * dtype.itemsize
     memory = mmap.mmap(-1, nbytes + HUGE_BYTES)
     if _has_huge():  # else all are small

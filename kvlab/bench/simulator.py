@@ -7,14 +7,13 @@ written there as in any run, and prints one line of JSON.
 from __future__ import annotations
 
 import json
-import resource
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 from typing import Any
 
-from kvlab import simulate
+from kvlab import resident, simulate
 from kvlab.errors import UsageError
 from kvlab.parent import end_with_parent
 from kvlab.record.others import OthersShare
@@ -38,7 +37,7 @@ def measure(config: dict[str, Any], folder: Path) -> dict[str, Any]:
         "cpu_s": cpu_s,
         "wall_s": wall_s,
         "requests_per_cpu_s": result["num_finished"] / cpu_s,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_bytes": resident.peak_bytes(),
         "others_cpu_share": share,
     }
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from kvlab import resident
 from kvlab.errors import UsageError
-from kvlab.harness import memory, output, provenance
+from kvlab.harness import output, provenance
 from kvlab.harness.compose import Composer
 from kvlab.harness.engine_page import markdown
 from kvlab.harness.progress import Bar
@@ -96,9 +97,9 @@ def _works(
 
 def _with_peak(work: Callable[[], Any]) -> tuple[Any, int]:
     """With the most memory that this process had meanwhile, in bytes."""
-    memory.forget_peak()
+    resident.forget_peak()
     done = work()
-    return done, memory.peak_bytes() or 0
+    return done, resident.peak_bytes() or 0
 
 
 def _record(runs: Runs, prompt: int) -> dict[str, Any]:

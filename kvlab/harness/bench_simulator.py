@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
             found[count].append(_run(configs[count]))
             bar.to(done + 1, total)
     rows = [_row(count, runs) for count, runs in found.items()]
-    facts = _facts(args, [run["others_cpu_share"] for runs in found.values() for run in runs])
+    facts = _facts(args, [run for runs in found.values() for run in runs])
     text = markdown(facts, rows, bool(overrides))
     if args.out:
         _write(args.out, text, rows)
@@ -87,7 +87,7 @@ written, each in a process that has carried out a short run (256 requests) befor
 Median [lowest-highest] of {facts["repeats"]}.
 
 {grid(head, body, left=set())}
-{peer}{facts["cpu"]}, {facts["cores"]} cores, others used up to {facts["others_cpu_share"]:.0%} of the CPU; Python \
+{peer}{facts["cpu"]}, {facts["cores"]} cores, others used {_share(facts)} of the CPU meanwhile; Python \
 {facts["python"]}; commit {facts["commit"]}; `{facts["command"]}`.
 """
 
@@ -100,6 +100,11 @@ def _peer(rows: list[dict[str, Any]]) -> str:
         f"Vidur 0.0.26 served 2,000 such requests at {PEER:,} requests/s on one core of such a machine (its vLLM "
         f"scheduler; blocks are counted there, without tables): {ratios[0]:.1f} times.\n\n"
     )
+
+
+def _share(facts: dict[str, Any]) -> str:
+    share = facts["others_cpu_share"]
+    return "an unknown part" if share is None else f"{share:.0%}"
 
 
 def _spread(row: dict[str, Any]) -> str:
@@ -145,15 +150,17 @@ def _counts(words: list[str]) -> tuple[list[int], list[str]]:
     return counts, [word for word in words if not word.startswith("requests=")]
 
 
-def _facts(args: argparse.Namespace, shares: list[float | None]) -> dict[str, Any]:
+def _facts(args: argparse.Namespace, runs: list[dict[str, Any]]) -> dict[str, Any]:
     versions, machine = provenance.versions(), provenance.machine()
-    known = [share for share in shares if share is not None]
+    known = [run for run in runs if run["others_cpu_share"] is not None]
+    wall_s = sum(run["wall_s"] for run in known)  # a clock that ticks 100 times a second says little of one short run
+    share = sum(run["others_cpu_share"] * run["wall_s"] for run in known) / wall_s if known else None
     return {
         "repeats": args.repeats,
         "cpu": machine["cpu"],
         "cores": machine["cores"],
-        "others_cpu_share": max(known, default=0.0),
-        "timing_valid": max(known, default=1.0) <= BUSY_ABOVE,
+        "others_cpu_share": share,
+        "timing_valid": share is not None and share <= BUSY_ABOVE,
         "python": versions["python"],
         "commit": versions["commit"] and versions["commit"][:7],
         "command": " ".join(["kvlab bench simulator", *args.overrides, f"--repeats {args.repeats}"]),

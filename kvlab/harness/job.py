@@ -18,8 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kvlab import resident
 from kvlab.errors import UsageError
-from kvlab.harness import identity, memory, provenance, rundir, schema
+from kvlab.harness import identity, provenance, rundir, schema
 from kvlab.harness.output import NO_SPACE
 from kvlab.parent import end_with_parent
 
@@ -31,7 +32,7 @@ def run_job(directory: Path, execute: Execute | None = None) -> int:
     """Run what config.json says and write result.json; the exit status."""
     began, clock = datetime.now(UTC), time.perf_counter()
     try:
-        memory.forget_peak()
+        resident.forget_peak()
         execute = execute or _engine()
         outcome = execute(rundir.read_json(directory / rundir.CONFIG), directory, _line, Progress())
         assert outcome["status"] in rundir.FINISHED, outcome["status"]
@@ -105,7 +106,7 @@ def _complete(directory: Path, outcome: dict[str, Any], began: datetime, clock: 
         "status": outcome["status"],
         "started": began.isoformat(timespec="seconds"),
         "wall_s": round(time.perf_counter() - clock, 3),
-        "process_peak_bytes": memory.peak_bytes(),
+        "process_peak_bytes": resident.peak_bytes(),
         "overrides": rundir.read_json(directory / rundir.OVERRIDES) or [],
         **{key: config[key] for key in ("preset", "preset_overridden") if key in config},
         "config": config,

@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass
 
 from kvlab.errors import UsageError
-from kvlab.harness.memory import resident_bytes
 from kvlab.harness.validate import size
+from kvlab.resident import resident_bytes
 
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}

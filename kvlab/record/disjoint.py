@@ -44,8 +44,7 @@ class Disjoint:
 
     def _blocks(self, usage: Usage, seqs: list[int]) -> None:
         table, unit = self.strategy.table, (self.strategy.block_size or 1) * self.strategy.memory.token_bytes
-        live = [table[seq][table.start[seq] :] for seq in seqs]
-        sorted_N = np.sort(np.concatenate(live)) if live else np.empty(0, np.int32)
+        sorted_N = np.sort(table.live(seqs))
         distinct = len(sorted_N) and 1 + np.count_nonzero(sorted_N[1:] != sorted_N[:-1])
         if distinct * unit != usage.held - usage.rounded:
             raise AccountingError(f"{distinct:,} blocks of {unit:,} bytes are in the tables, held are {usage}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from kvlab.engine.columns import Ended
 from kvlab.engine.sequence import Sequence
-from kvlab.record.lines import lines, nanoseconds, whole
+from kvlab.record.lines import Nanoseconds, lines, whole
 from kvlab.record.series import Block
 from kvlab.record.step import Step
 
@@ -40,7 +40,7 @@ def write_step_block(path: Path, rows: Block) -> None:
         for first in range(0, len(rows), AT_ONCE):
             few = slice(first, first + AT_ONCE)
             index, seconds = np.arange(len(rows))[few], rows[few, :2].T  # time_s and dt_s come first
-            file.write(lines([index, *map(nanoseconds, seconds), *(column[few] for column in counts)]))
+            file.write(lines([index, *map(Nanoseconds, seconds), *(column[few] for column in counts)]))
 
 
 def write_requests(path: Path, sequences: list[Sequence]) -> None:

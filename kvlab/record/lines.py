@@ -1,10 +1,9 @@
-"""Lines of a CSV file from columns of numbers: what stays the same from row to row is made text of once."""
+"""Lines of a CSV file from columns of numbers: one format for all, in which what stays the same is text already."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import chain, repeat
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,22 +12,31 @@ Column = NDArray[Any]
 Stretches = tuple[Column, NDArray[np.int64]]  # a column, and the rows at which it changes
 
 
-def lines(columns: list[Column | list[str] | str]) -> str:
+class Nanoseconds(NamedTuple):
+    """Seconds, to be written with nine digits behind the point: half the time of repr, and more than a clock knows."""
+
+    second_N: Column
+
+
+def lines(columns: list[Column | Nanoseconds | str]) -> str:
     """As csv.writer writes rows: numbers as repr does, nothing for NaN. A text stands in every row as it is."""
-    count = next(len(column) for column in columns if not isinstance(column, str))
-    pieces: list[Iterable[str]] = []
+    count = next(_len(column) for column in columns if not isinstance(column, str))
+    line = ""
+    values: list[list[Any]] = []
     steady: list[str | Stretches] = []  # since the last column that is not
     for index, column in enumerate(columns):
         steady.append("," if index else "")
         if isinstance(column, str):
             steady.append(column)
-        elif not isinstance(column, list) and 2 * len(at := _changes(column)) < count:
+        elif not isinstance(column, Nanoseconds) and 2 * len(at := _changes(column)) < count:
             steady.append((column, at))
         else:
-            pieces += [_steady(steady, count), column if isinstance(column, list) else _each(column)]
+            for text, each in (_steady(steady, count), _numbers(column)):
+                line += text
+                values += each
             steady = []
-    pieces.append(_steady([*steady, "\r\n"], count))
-    return "".join(chain.from_iterable(zip(*pieces, strict=True)))
+    text, each = _steady([*steady, "\r\n"], count)
+    return (line + text) * count % tuple(chain.from_iterable(zip(*values, *each, strict=True)))
 
 
 def whole(column: Column) -> Column:
@@ -37,9 +45,8 @@ def whole(column: Column) -> Column:
     return integers if (integers == column).all() else column
 
 
-def nanoseconds(second_N: Column) -> list[str]:
-    """Seconds with nine digits behind the point: half the time of repr, and more than a clock knows."""
-    return ("%.9f " * len(second_N) % tuple(second_N.tolist())).split()
+def _len(column: Column | Nanoseconds) -> int:
+    return len(column.second_N) if isinstance(column, Nanoseconds) else len(column)
 
 
 def _changes(column: Column) -> NDArray[np.int64]:
@@ -48,17 +55,26 @@ def _changes(column: Column) -> NDArray[np.int64]:
     return changed
 
 
-def _steady(parts: list[str | Stretches], count: int) -> Iterable[str]:
-    """The parts side by side in each row: made text of where one of them changes, all as one."""
+def _numbers(column: Column | Nanoseconds) -> tuple[str, list[list[Any]]]:
+    """The format of a number, and the numbers."""
+    if isinstance(column, Nanoseconds):
+        return "%.9f", [column.second_N.tolist()]
+    if column.dtype.kind == "f":
+        return "%s", [_each(column)]
+    return "%d", [column.tolist()]
+
+
+def _steady(parts: list[str | Stretches], count: int) -> tuple[str, list[list[Any]]]:
+    """The parts side by side in each row, as a format of one value or none: text made where one of them changes."""
     changes = [part[1] for part in parts if not isinstance(part, str)]
     if not any(map(len, changes)):
         texts = [part if isinstance(part, str) else _each(part[0][:1])[0] for part in parts if count]
-        return repeat("".join(texts), count)
+        return "".join(texts).replace("%", "%%"), []
     at = np.unique(np.concatenate([[0], *changes]))
-    each = [repeat(part, len(at)) if isinstance(part, str) else _each(part[0][at]) for part in parts]
+    each = [[part] * len(at) if isinstance(part, str) else _each(part[0][at]) for part in parts]
     texts = ["".join(row) for row in zip(*each, strict=True)]
     rows: list[str] = np.repeat(np.array(texts, object), np.diff(at, append=count)).tolist()
-    return rows
+    return "%s", [rows]
 
 
 def _each(column: Column) -> list[str]:
