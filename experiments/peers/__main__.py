@@ -77,13 +77,14 @@ def _run(args: argparse.Namespace) -> int:
     from works import workload
 
     work = workload(args.requests)
-    entries = race(args.folder.resolve(), args.names, work, args.sizes, args.repeats, args.threads)
     options = f"--requests {args.requests} " if args.requests else ""
     options += f"--repeats {args.repeats} --batches {args.batches} --threads {args.threads}"
     command = f"python experiments/peers run FOLDER {' '.join(args.names)} {options}"
-    return _tell(
-        markdown(entries, work, args.sizes, args.threads, command), record(entries, work, args.sizes, command), args.out
-    )
+    for entries in race(args.folder.resolve(), args.names, work, args.sizes, args.repeats, args.threads):
+        text = markdown(entries, work, args.sizes, args.threads, command)
+        if args.out:  # after each repeat: what comes next may fail, and minutes would be lost
+            output.write(args.out, text)
+    return _tell(text, record(entries, work, args.sizes, command), None)
 
 
 def _blocks(args: argparse.Namespace) -> int:

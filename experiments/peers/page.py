@@ -23,13 +23,15 @@ def rows(entries: dict[str, Entry], work: Work, sizes: list[int]) -> dict[str, d
 
 
 def ratios(measured: dict[str, list[float]]) -> dict[str, list[float]]:
-    """kvlab's over each peer's, repeat by repeat; over the only one of a peer that was not asked again."""
+    """kvlab's over each peer's, repeat by repeat; with the only one of who was not asked again."""
     own = measured["kvlab"]
-    return {
-        name: [a / b for a, b in zip(own, rates * (len(own) if len(rates) == 1 else 1), strict=True)]
-        for name, rates in measured.items()
-        if name != "kvlab"
-    }
+    return {name: _over(own, rates) for name, rates in measured.items() if name != "kvlab"}
+
+
+def _over(own: list[float], theirs: list[float]) -> list[float]:
+    most = max(len(own), len(theirs))
+    own, theirs = (rates * most if len(rates) == 1 else rates for rates in (own, theirs))
+    return [a / b for a, b in zip(own, theirs, strict=True)]
 
 
 def markdown(entries: dict[str, Entry], work: Work, sizes: list[int], threads: int, command: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,11 +37,14 @@ class Entry:
         if name == "prefill":
             return [prefill_rate(size, seconds) for seconds in prefills]
         wholes = self.wall_s.get(batch(size, OUTPUT).name, [])
-        return [decode_rate(size, *pair) for pair in zip(wholes, prefills, strict=True)]
+        # Who is slow at whole answers is asked for them once, and for their first tokens in every repeat.
+        return [decode_rate(size, *pair) for pair in zip(wholes, prefills, strict=False)]
 
 
-def race(folder: Path, peers: list[str], work: Work, sizes: list[int], repeats: int, threads: int) -> dict[str, Entry]:
-    """kvlab first. The folder is one that `setup` has made; `work`: the workload."""
+def race(
+    folder: Path, peers: list[str], work: Work, sizes: list[int], repeats: int, threads: int
+) -> Iterator[dict[str, Entry]]:
+    """What is known after each repeat. kvlab first. The folder is one that `setup` has made; `work`: the workload."""
     works = [work, *(batch(size, output) for size in sizes for output in (1, OUTPUT))]
     entries, processes = {}, {}
     with ExitStack() as stack:
@@ -52,7 +56,7 @@ def race(folder: Path, peers: list[str], work: Work, sizes: list[int], repeats: 
                 _say(f"repeat {repeat + 1} of {repeats}: {one.name}")
                 for name, process in processes.items():
                     _measure(process, entries[name], one)
-    return entries
+            yield entries
 
 
 def _start(name: str, folder: Path, threads: int, stack: ExitStack) -> tuple[Process, Entry]:

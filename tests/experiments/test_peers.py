@@ -118,9 +118,16 @@ def test_rates_leave_the_prompts_out_of_decoding(peers):
     assert own.rates("workload", 10) == [5.0]
 
 
+def test_who_is_slow_at_whole_answers_still_has_a_rate(peers):
+    """Asked for them once and for first tokens in every repeat, it cost the others their page after half an hour."""
+    walls = {"batch 64, 1 of output": [0.5, 1.0], "batch 64, 128 of output": [32.5]}
+    assert entry(peers, walls).rates("decode", 64) == [64 * 127 / 32.0]
+
+
 def test_ratios_are_of_one_repeat_or_of_the_only_one(peers):
     measured = {"kvlab": [10.0, 30.0], "vllm": [5.0, 10.0], "transformers": [2.0]}
     assert peers["page"].ratios(measured) == {"vllm": [2.0, 3.0], "transformers": [5.0, 15.0]}
+    assert peers["page"].ratios({"kvlab": [10.0], "vllm": [5.0, 2.0]}) == {"vllm": [2.0, 5.0]}
 
 
 def test_the_page_and_its_json(peers):
