@@ -1,13 +1,19 @@
-"""What tests of all folders share: where the public traces are, which kvlab does not carry."""
+"""What tests of all folders share: where the public traces are, which kvlab does not carry; and Ctrl-C."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 BESIDE = Path(__file__).resolve().parents[2] / "shared/traces"
+
+
+def pytest_configure() -> None:
+    """In a shell's background Ctrl-C is ignored, by whatever is started there, too: sweeps could not be interrupted."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
