@@ -4,7 +4,11 @@ Slots are those of the move's pool, on the host too; a virtual or physical page 
 the store's reservations together.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class Map(NamedTuple):
@@ -57,3 +61,13 @@ class SwapIn(NamedTuple):
 
 
 Move = Map | Unmap | Drop | Copy | SwapOut | SwapIn
+
+
+def runs(source: NDArray[np.int64], target: NDArray[np.int64]) -> Iterable[tuple[int, int, int]]:
+    """(source, target, tokens) for each stretch in which both count up by one."""
+    if not len(source):
+        return []
+    breaks = np.flatnonzero((np.diff(source) != 1) | (np.diff(target) != 1)) + 1
+    starts = np.concatenate(([0], breaks))
+    lengths = np.diff(np.append(starts, len(source)))
+    return zip(source[starts].tolist(), target[starts].tolist(), lengths.tolist(), strict=True)

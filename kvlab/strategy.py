@@ -9,125 +9,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from math import gcd, lcm
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterable
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvlab.arrival import Arrival, Arrivals, Counts, Grant
+from kvlab.budget import LayerGroup, Memory, Pool, Usage, ceil_div
 from kvlab.host_tier import HostTier
-from kvlab.moves import Copy, Drop, Map, Move, SwapIn, SwapOut, Unmap
+from kvlab.moves import Copy, Drop, Map, Move, SwapIn, SwapOut, Unmap, runs
 from kvlab.tables import Tables
 
 __all__ = [
     "Arrival", "Arrivals", "Copy", "Counts", "Drop", "Grant", "LayerGroup", "Map", "Memory", "Move", "Pool", "Strategy",
-    "SwapIn", "SwapOut", "Tables", "Unmap", "Usage", "ceil_div",
+    "SwapIn", "SwapOut", "Tables", "Unmap", "Usage", "ceil_div", "runs",
 ]  # fmt: skip
 
-
 HOST_BLOCK = 16  # slots of a host block, where the strategy has no blocks of its own
-
-
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What a run gives a strategy to manage: the same bytes for every strategy."""
-
-    bytes: int  # for keys and values on the device
-    token_bytes: int  # one token's keys and values in every layer
-    max_len: int  # tokens: no sequence grows longer
-    max_seqs: int  # sequences on the device at once
-    chunk: int  # tokens of one sequence that one launch writes, at most
-    windows: tuple[int | None, ...] = (None,)  # per layer: last tokens a query reads, itself included; None: all
-    page_group_bytes: int = 0  # one page group in all reservations together
-    sliced: bool = False  # a reservation holds all layers, so that a page group is two pages
-    host_bytes: int = 0  # for keys and values on the host: where swapped sequences lie
-    tile: int = 1  # slots whose heads lie among each other (layout=head_major): they have memory together
-
-    def page_groups(self, tokens: int) -> int:
-        """Page groups that `tokens` tokens touch, in whole tiles. Tokens per page group need not be whole."""
-        return ceil_div(ceil_div(tokens, self.tile) * self.tile * self.token_bytes, self.page_group_bytes)
-
-    def tokens(self, page_groups: int) -> int:
-        """Tokens that fit into so many page groups in whole tiles."""
-        return page_groups * self.page_group_bytes // self.token_bytes // self.tile * self.tile
-
-    @property
-    def align(self) -> int:
-        """Tokens after which a tile and a page group begin together; rows start at multiples of it."""
-        return lcm(self.page_group_bytes // gcd(self.page_group_bytes, self.token_bytes), self.tile)
-
-
-@dataclass(slots=True, eq=False)
-class Arrival:
-    """A sequence that asks for room: new, back from preemption, or the child of a fork."""
-
-    seq: int
-    length: int  # tokens known: the prompt, and the output so far when it is back
-    prompt: int  # of which prompt
-    limit: int  # tokens it may ever hold, as the client declared
-    expected: int  # tokens the forecast says it will hold
-    ids: NDArray[np.int32] | None = None  # read-only [length]; None in runs of lengths only
-    space: int = 0  # sequences of different spaces (adapter, salt, image) never share
-    priority: int = 0
-
-
-Counts = NDArray[np.int64]  # of tokens, [N]
-
-
-class Arrivals(NamedTuple):
-    """Sequences that ask for room one after another, in columns [N] of Arrival's fields; none has ids."""
-
-    seq: NDArray[np.int64]
-    length: Counts
-    prompt: Counts
-    limit: Counts
-    expected: Counts
-
-    def each(self) -> Iterator[Arrival]:
-        return map(Arrival, *(column.tolist() for column in self))
-
-
-class Grant(NamedTuple):
-    hit: int  # leading tokens in place once the moves are done
-    room: int  # tokens the sequence may hold before it must ask again
-
-
-class Usage(NamedTuple):
-    """Bytes. held + cached + free never changes and is at most memory.bytes."""
-
-    held: int  # owned by live sequences, shared once, written or not
-    cached: int  # owned by nobody, contents kept for a hit, evicted at need
-    free: int  # owned by nobody, contents worthless, mapped or not
-    largest: int  # tokens: the longest arrival without a hit that admit would take whole now
-    rounded: int = 0  # of held: beyond every sequence's room (a buddy's round-up, a page group's last part)
-    backed: int | None = None  # mapped bytes once the moves are done; None: all
-
-
-class Pool(NamedTuple):
-    """One address space of slots; a slot holds a token in this pool's layers."""
-
-    slots: int
-    token_bytes: int
-
-
-class LayerGroup(NamedTuple):
-    """Layers that share one table."""
-
-    layers: tuple[int, ...]
-    window: int | None = None
-    pool: int = 0
-
-    def first_live(self, length: int) -> int:
-        """The first token that a sequence of `length` still reads."""
-        return max(0, length - self.window + 1) if self.window else 0
-
-
 LOOPS = {  # and what they ask
     "admit_all": {"admit", "usage"},
     "extend_all": {"extend"},
@@ -340,13 +239,3 @@ class Strategy(ABC):
         if self.block_size is None:
             return int(table[0]) + position
         return table[position // self.block_size].astype(np.int64) * self.block_size + position % self.block_size
-
-
-def runs(source: NDArray[np.int64], target: NDArray[np.int64]) -> Iterable[tuple[int, int, int]]:
-    """(source, target, tokens) for each stretch in which both count up by one."""
-    if not len(source):
-        return []
-    breaks = np.flatnonzero((np.diff(source) != 1) | (np.diff(target) != 1)) + 1
-    starts = np.concatenate(([0], breaks))
-    lengths = np.diff(np.append(starts, len(source)))
-    return zip(source[starts].tolist(), target[starts].tolist(), lengths.tolist(), strict=True)
