@@ -42,7 +42,8 @@ ONLY_IN = {
         "kvlab/compiled/",
     },
 }
-NO_TORCH = ("strategies/", "kvlab/workload/", "kvlab/record/", "kvlab/engine/scheduler.py", "kvlab/engine/lanes.py")
+PARTS = ("scheduler", "entrance", "growth", "siblings", "search", "departures", "teller", "quiet", "lanes")
+NO_TORCH = ("strategies/", "kvlab/workload/", "kvlab/record/", *(f"kvlab/engine/{part}.py" for part in PARTS))
 
 
 def sources() -> list[Path]:

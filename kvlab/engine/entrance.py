@@ -81,9 +81,10 @@ class Entrance:
     def _alone_refused(self, sequence: Sequence) -> None:
         """Nobody runs, and there is no room: what lies on the host is computed again, else the request fails."""
         if sequence.swapped:
-            self.scheduler.forget(sequence)
+            self.scheduler.departures.forget(sequence)
         else:
-            self.scheduler.fail(sequence, f"alone, there was no room for {sequence.known:,} tokens and one more")
+            reason = f"alone, there was no room for {sequence.known:,} tokens and one more"
+            self.scheduler.departures.fail(sequence, reason)
 
     def _waits_for_prefix(self, sequence: Sequence) -> bool:
         """Whether somebody still in prefill will have more of its prefix than it would find now."""

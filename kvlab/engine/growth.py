@@ -27,7 +27,7 @@ class Growth:
         upto = lanes.stored[order] + share
         asks = (upto > lanes.room[order]) | (lanes.asks[order] & (share > 0))
         lane_A, upto_A = order[asks], upto[asks]
-        self.scheduler.tell_all(lane_A)
+        self.scheduler.teller.tell_all(lane_A)
         while len(lane_A):
             room_G = self._extend(lane_A, upto_A)
             granted = lane_A[: len(room_G)]
@@ -49,7 +49,8 @@ class Growth:
             return True
         asker = self.lanes.at(lane)
         if self.scheduler.siblings.alone(asker):
-            self.scheduler.fail(asker, f"alone, it could not grow from {self.lanes.stored[lane]:,} to {upto:,} tokens")
+            reason = f"alone, it could not grow from {self.lanes.stored[lane]:,} to {upto:,} tokens"
+            self.scheduler.departures.fail(asker, reason)
             return False
         victim = self.scheduler.victim.choose(self.scheduler.running(), asker.id)
         if victim is not None and self._give_way(self.lanes.lane[victim]):
@@ -67,14 +68,14 @@ class Growth:
         leaving, most = self.scheduler.siblings.together(sequence), self.scheduler.settings.max_preemptions
         if max(one.preemptions for one in leaving) >= most:
             reason = f"would be preempted once more than engine.max_preemptions={most} allows"
-            self.scheduler.fail(sequence, reason)
+            self.scheduler.departures.fail(sequence, reason)
             return True
         for one in leaving:  # the newest goes first, so the oldest ends up in front
             self._preempt(one, swap=how == "swap")
         return True
 
     def _preempt(self, sequence: Sequence, swap: bool) -> None:
-        self.scheduler.take_off(sequence.lane, swap)
+        self.scheduler.departures.take_off(sequence.lane, swap)
         sequence.preemptions += 1
         self.scheduler.tally.preemptions += 1
         self._back_to_queue(sequence)
@@ -90,7 +91,7 @@ class Growth:
         """Tokens that a cache would give back."""
         if not self.metered.finds or self.lanes.ids is None:
             return 0
-        self.scheduler.tell(lane)
+        self.scheduler.teller.tell(lane)
         sequence, ids = self.lanes.at(lane), self.lanes.tokens(lane).copy()
         request = sequence.request
         arrival = Arrival(
@@ -107,6 +108,5 @@ class Growth:
         lane = self.lanes.newest()
         sequence = self.lanes.at(lane)
         if self.scheduler.siblings.alone(sequence) or not self._give_way(lane):
-            self.scheduler.fail(
-                sequence, f"at {self.lanes.stored[lane]:,} tokens it could not go on, and nobody gives way"
-            )
+            reason = f"at {self.lanes.stored[lane]:,} tokens it could not go on, and nobody gives way"
+            self.scheduler.departures.fail(sequence, reason)

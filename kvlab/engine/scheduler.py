@@ -1,7 +1,8 @@
 """Who runs this step: first come first served, growth before admission, and who gives way.
 
-Asks the strategy, owns no memory. One plan a step; `done` takes the tokens that the launch brought. What requests of
-several sequences need beside that is in kvlab.engine.siblings.
+Asks the strategy, owns no memory. One plan a step; `done` takes the tokens that the launch brought. Its parts, each in
+a module of its name: entrance (who waits), growth (who runs), departures (who leaves), siblings (requests of several
+sequences), teller (what a cache is told), quiet (launches in which nothing changes).
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvlab.engine.axes import Admission, Forecast, Preemption, Recompute, Running, Victim, unit_bytes
+from kvlab.engine.departures import Departures
 from kvlab.engine.entrance import Entrance
 from kvlab.engine.growth import Growth
 from kvlab.engine.lanes import Lanes
 from kvlab.engine.launch import Launch
 from kvlab.engine.metered import Metered
+from kvlab.engine.quiet import Quiet
 from kvlab.engine.sequence import Sequence
 from kvlab.engine.settings import LONGEST_PREFIX, Settings
 from kvlab.engine.siblings import Siblings
 from kvlab.engine.speculation import Speculation
 from kvlab.engine.tally import Tally
+from kvlab.engine.teller import Teller
 from kvlab.request import Request
 from kvlab.strategy import Arrival, Copy, Grant, Move, Strategy
-
-# Token ids of sequences at positions: (sequences [N], positions [N]) to [N].
-Tokens = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int32]]
 
 
 class Scheduler:
@@ -60,11 +61,10 @@ class Scheduler:
         self.refused_at = -1  # `changes` when the head of the queue was refused last
         self.changes = 0  # releases, copies, what caches were told: nothing else can turn a refusal into a grant
         self.unit = unit_bytes(strategy)
-        self.learn = getattr(forecast, "learn", None)  # hooks that an axis may lack
-        self.stepped, self.retracted, self.told_finished = (
-            getattr(admission, name, None) for name in ("stepped", "retracted", "finished")
-        )
+        self.stepped = getattr(admission, "stepped", None)  # hooks that an axis may lack
+        self.retracted = getattr(admission, "retracted", None)
         self.siblings, self.growth, self.entrance = Siblings(self), Growth(self), Entrance(self)
+        self.departures, self.teller, self.quiet = Departures(self), Teller(self), Quiet(self)
 
     @property
     def queued(self) -> int:
@@ -80,7 +80,7 @@ class Scheduler:
     def enqueue(self, request: Request) -> None:
         """A request has arrived: it waits, or is refused if it could never fit."""
         if reason := self._never(request):
-            self.end(Sequence(request, request.prompt_len), "refused", reason)
+            self.departures.end(Sequence(request, request.prompt_len), "refused", reason)
         elif request.n > 1 or request.beams:
             for sequence in self.siblings.open(request):
                 self._queue(sequence)
@@ -152,9 +152,9 @@ class Scheduler:
         """The launch is over: `token_M` are the sampled tokens, one for each sampled row; `now` in seconds."""
         lanes = self.lanes
         lanes.stored[launch.lane_B] = np.minimum(launch.stop_B, lanes.known[launch.lane_B])  # drafts are not told
-        self._tell_prefills(launch)
+        self.teller.tell_prefills(launch)
         if self.stepped is not None and launch.samples_B.any():
-            self._step()
+            self.count_step()
         lane_N, token_N = self.siblings.sort_out(launch, token_M, now)
         known_N = lanes.known[lane_N]
         if lanes.ids is not None:
@@ -169,42 +169,9 @@ class Scheduler:
         if len(self.eos):
             over_N |= np.isin(token_N, self.eos) & (lanes.final[lane_N] < 0)
         for lane in lane_N[over_N].tolist():
-            self._finish(lane, now)
+            self.departures.finish(lane, now)
 
-    # --- launches in which nothing changes
-
-    def quiet(self, launch: Launch) -> int:
-        """How many launches from this one on, which was planned, only decode, with nobody done at their end.
-
-        Behind the first of them nobody asks or may be admitted either.
-        """
-        lanes, lane_B = self.lanes, launch.lane_B
-        known_B = lanes.known[lane_B]
-        if len(self.eos) or (launch.start_B < known_B - 1).any() or (known_B <= lanes.prompt[lane_B]).any():
-            return 0  # prompts, or recomputation
-        if len(lane_B) < len(lanes) or launch.choices is not None or self.speculation is not None:
-            return 0  # somebody stands still, a search chooses, or drafts are verified
-        unfinished = int((lanes.end[lane_B] - known_B).min()) - 1
-        if self.may_admit() or (self.waiting and self.stepped is not None):
-            return min(unfinished, 1)
-        return min(unfinished, int((lanes.room[lane_B] - known_B).min()) + 1)
-
-    def advance(self, end_K: NDArray[np.float64], tokens: Tokens) -> None:
-        """Quiet launches are over, at these seconds; tokens(sequences [N], positions [N]) are what they sampled."""
-        lanes, order, steps = self.lanes, self.lanes.order, len(end_K)
-        self.tally.gaps.stretch(lanes.last_s[order], end_K)
-        lanes.last_s[order] = end_K[-1]
-        if lanes.ids is not None:
-            position_BK = lanes.known[order, None] + np.arange(steps)
-            id_BK = np.broadcast_to(lanes.id[order, None], position_BK.shape)
-            token_N = tokens(id_BK.ravel(), position_BK.ravel())
-            lanes.ids[order[:, None], position_BK] = token_N.reshape(position_BK.shape)
-        lanes.stored[order] += steps
-        lanes.known[order] += steps
-        for _ in range(steps if self.stepped is not None else 0):
-            self._step()
-
-    def _step(self) -> None:
+    def count_step(self) -> None:
         """An admission that counts steps may now think differently of who waits."""
         assert self.stepped is not None
         self.stepped()
@@ -247,94 +214,6 @@ class Scheduler:
             self.tally.hit_tokens += grant.hit
         self.siblings.started(sequence, lane)
         return lane
-
-    # --- departures
-
-    def _finish(self, lane: int, now: float) -> None:
-        sequence = self.take_off(lane)
-        sequence.finish_s = now
-        self.end(sequence, "finished", "")
-
-    def _teach(self, sequence: Sequence) -> None:
-        """What the axes learn from one that has finished."""
-        request, output = sequence.request, sequence.known - sequence.request.prompt_len
-        if self.learn is not None:
-            self.learn(request, output)
-        if self.told_finished is not None:
-            self.told_finished(output, request.limit - request.prompt_len)
-
-    def fail(self, sequence: Sequence, reason: str) -> None:
-        """The request fails, with every sequence that it has."""
-        family = sequence.family
-        for one in [sequence] if family is None else list(family.live.values()):
-            if one.lane >= 0:
-                self.take_off(one.lane)
-            else:
-                self.waiting.remove(one)
-            if one.swapped:
-                self.forget(one)
-            self.end(one, "failed", reason)
-
-    def forget(self, sequence: Sequence) -> None:
-        self.metered.forget(sequence.id)
-        self.arrivals.pop(sequence.id, None)
-        sequence.swapped = 0
-        self.changes += 1
-
-    def end(self, sequence: Sequence, outcome: str, reason: str) -> None:
-        self.arrivals.pop(sequence.id, None)
-        sequence.outcome, sequence.reason = outcome, reason
-        if outcome == "finished" and (self.learn or self.told_finished):
-            self._teach(sequence)
-        family = sequence.family
-        self.tally.num_ended += family is None or self.siblings.ended(family, sequence)
-        self.on_end(sequence)
-
-    def take_off(self, lane: int, swap: bool = False) -> Sequence:
-        """Off the device; to the host where `swap` asks for it and the host has room."""
-        self.tell(lane)
-        stored = int(self.lanes.stored[lane])
-        kept = min(stored, int(self.lanes.known[lane]) - 1)  # a beam computes its newest token again
-        out = swap and kept > 0 and self.metered.swap_out(int(self.lanes.id[lane]), kept)
-        sequence = self.lanes.remove(lane)
-        if out:
-            sequence.swapped = kept
-            self.tally.swapped_out_tokens += kept
-        else:
-            self.tally.swaps_refused += swap
-            self.metered.release(sequence.id)
-        self.tally.recomputed_tokens += max(0, min(stored, sequence.reached) - sequence.found)
-        sequence.reached = max(stored, sequence.reached)
-        self.changes += 1
-        return sequence
-
-    # --- what the strategy is told, and what it says
-
-    def tell(self, lane: int) -> None:
-        if self.metered.tells:
-            stored = int(self.lanes.stored[lane])
-            ids = None if self.lanes.ids is None else self.lanes.ids[lane, :stored]
-            if ids is not None:
-                ids.flags.writeable = False  # of this view
-            self.metered.wrote(self.lanes.at(lane).id, stored, ids)
-            self.changes += 1
-
-    def tell_all(self, lane_N: NDArray[np.int64]) -> None:
-        """The same of several."""
-        if not self.metered.tells or not len(lane_N):
-            return
-        stored_N, ids = self.lanes.stored[lane_N], None
-        if self.lanes.ids is not None:
-            known = self.lanes.ids.view()
-            known.flags.writeable = False
-            ids = [known[lane, :stored] for lane, stored in zip(lane_N.tolist(), stored_N.tolist(), strict=True)]
-        self.metered.wrote_all(self.lanes.id[lane_N].tolist(), stored_N, ids)
-        self.changes += 1
-
-    def _tell_prefills(self, launch: Launch) -> None:
-        if self.metered.tells:
-            prefills_B = (launch.stop_B - launch.start_B > 1) | (launch.start_B < self.lanes.prompt[launch.lane_B])
-            self.tell_all(launch.lane_B[prefills_B])
 
     def drain(self) -> bool:
         """Take the strategy's moves over; whether there were any."""

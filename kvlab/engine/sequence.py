@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +12,9 @@ from kvlab.request import Request
 
 NOTHING = np.empty(0, np.int32)
 BRANCH_BITS = 40  # a sequence's id is its request's, with the branch above these bits
+
+# Token ids of sequences at positions: (sequences [N], positions [N]) to [N].
+Tokens = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int32]]
 
 
 @dataclass(slots=True, eq=False)

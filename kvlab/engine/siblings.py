@@ -1,28 +1,25 @@
-"""What requests of several sequences need: samples of one prompt, and beam search.
+"""What requests of several sequences need: samples of one prompt, and the beams of a search.
 
 A sibling that waits forks from one that runs as soon as their tokens in common are stored, before anybody grows.
-Beams go on together: one whose newest token is computed stands still until all of its search have come as far.
+Beams go on together, as kvlab.engine.search says: all of them are on the device, or none.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvlab.engine.beams import Rules, Survivor, is_over, keep_best, survivors
 from kvlab.engine.launch import Also, Choices, Launch
-from kvlab.engine.sequence import BRANCH_BITS, Candidates, Family, Hypothesis, Sequence, shared_tokens
+from kvlab.engine.search import Search
+from kvlab.engine.sequence import BRANCH_BITS, Family, Sequence, shared_tokens
 from kvlab.request import Request
 
 if TYPE_CHECKING:
     from kvlab.engine.scheduler import Scheduler
-
-Lanes: TypeAlias = NDArray[np.int64]
-Tokens: TypeAlias = NDArray[np.int32]
 
 
 class Siblings:
@@ -30,7 +27,7 @@ class Siblings:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler, self.lanes = scheduler, scheduler.lanes
-        self.rules = Rules(scheduler.settings.length_penalty, tuple(scheduler.eos.tolist()))
+        self.search = Search(scheduler)
         self.families = 0  # that have not ended: everything here is for them
 
     # --- they come and go
@@ -132,7 +129,7 @@ class Siblings:
         whole = scheduler.arrival(sequence)
         child = replace(whole, length=common, ids=None if whole.ids is None else whole.ids[:common])
         if scheduler.metered.tells:
-            scheduler.tell(elder.lane)
+            scheduler.teller.tell(elder.lane)
         grant = scheduler.metered.fork(elder.id, child)
         if grant is None:
             scheduler.refused_at = scheduler.changes
@@ -175,7 +172,7 @@ class Siblings:
         choices = Choices(np.flatnonzero(beams_M), 2 * int(beams_M.max())) if beams_M.any() else None
         return replace(launch, also=also, choices=choices)
 
-    def _also(self, launch: Launch, brood_B: Lanes, draft_B: Lanes) -> Also:
+    def _also(self, launch: Launch, brood_B: NDArray[np.int64], draft_B: NDArray[np.int64]) -> Also:
         """Each sampled row as often as samples begin with it; of a sequence with drafts the rows that verify them."""
         times_B = np.where(launch.samples_B, 1 + brood_B + draft_B, 0)
         of_M = np.repeat(np.arange(len(times_B)), times_B)
@@ -185,7 +182,9 @@ class Siblings:
         id_M = self.lanes.id[launch.lane_B[of_M]] + np.where(brood_B[of_M] > 0, nth_M << BRANCH_BITS, 0)
         return Also(row_M, of_M, id_M)
 
-    def sort_out(self, launch: Launch, token_M: Tokens, now: float) -> tuple[Lanes, Tokens]:
+    def sort_out(
+        self, launch: Launch, token_M: NDArray[np.int32], now: float
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """(lanes [N], tokens [N]) that go the usual way; the others are dealt with."""
         lane_M = launch.lane_B[launch.sampled()]
         if launch.also is None and launch.choices is None:
@@ -198,7 +197,7 @@ class Siblings:
             self._spawn(lane_M[~own_M].tolist(), token_M[~own_M].tolist(), now)
             usual_M &= own_M
         if launch.choices is not None:
-            self._found(launch.choices, lane_M, now)
+            self.search.found(launch.choices, lane_M, now)
         return lane_M[usual_M], token_M[usual_M]
 
     def _spawn(self, lanes: list[int], tokens: list[int], now: float) -> None:
@@ -210,95 +209,12 @@ class Siblings:
             child = family.make(family.request.prompt_len + 1, np.array([token], np.int32))
             child.first_token_s = child.last_token_s = now
             self.lanes.brood[lane] = 0
-            if child.known >= self.lanes.end[lane] or (self.lanes.final[lane] < 0 and token in self.rules.eos):
+            if child.known >= self.lanes.end[lane] or (self.lanes.final[lane] < 0 and token in self.search.rules.eos):
                 child.finish_s = now
-                self.scheduler.end(child, "finished", "")
+                self.scheduler.departures.end(child, "finished", "")
             else:
                 made.append(child)
         self.scheduler.put_first(made)
-
-    # --- beam search
-
-    def _found(self, choices: Choices, lane_M: Lanes, now: float) -> None:
-        for row, candidates in zip(choices.row_R.tolist(), choices.found, strict=True):
-            beam = self.lanes.at(int(lane_M[row]))
-            assert beam.family is not None
-            width = 2 * beam.family.request.beams  # another search of the launch may be wider
-            beam.family.ready[beam.id] = Candidates(candidates.token_C[:width], candidates.logprob_C[:width])
-            if len(beam.family.ready) == len(beam.family.live):
-                self._choose(beam.family, now)
-
-    def _choose(self, family: Family, now: float) -> None:
-        """Every beam of the search has its candidates: the best go on."""
-        lanes, prompt, width = self.lanes, family.request.prompt_len, family.request.beams
-        beams = [family.live[id] for id in sorted(family.ready)]
-        known = int(lanes.known[beams[0].lane])
-        eos = self.rules.eos if family.request.final is None else ()
-        going, ended = survivors(beams, [family.ready[beam.id] for beam in beams], width, eos)
-        family.ready.clear()
-        length = known + 1 - prompt
-        keep_best(family, [self._hypothesis(one, prompt) for one in ended], self.rules)
-        for beam in beams:
-            beam.first_token_s = now if beam.first_token_s is None else beam.first_token_s
-        last_s = float(lanes.last_s[beams[0].lane])
-        if last_s >= 0:
-            self.scheduler.tally.gaps.add(np.full(len(going), now - last_s))
-        lanes.last_s[[beam.lane for beam in beams]] = now
-        if known + 1 >= int(lanes.end[beams[0].lane]) or is_over(family, going, length, self.rules):
-            keep_best(family, [self._hypothesis(one, prompt) for one in going], self.rules)
-            self._over(family, beams, now)
-        else:
-            self._go_on(family, beams, going)
-
-    def _hypothesis(self, one: Survivor, prompt: int) -> Hypothesis:
-        said = self._said(one.parent, prompt)
-        return Hypothesis(np.append(said, np.int32(one.token)).astype(np.int32), one.score)
-
-    def _said(self, beam: Sequence, prompt: int) -> Tokens:
-        if self.lanes.ids is None:
-            return np.zeros(int(self.lanes.known[beam.lane]) - prompt, np.int32)
-        return self.lanes.tokens(beam.lane)[prompt:].copy()
-
-    def _go_on(self, family: Family, beams: list[Sequence], going: list[Survivor]) -> None:
-        """The first heir of a beam takes its place, the others fork from it; beams without heirs leave."""
-        scheduler, lanes = self.scheduler, self.lanes
-        heirs: dict[int, list[Survivor]] = {beam.id: [] for beam in beams}
-        for one in going:
-            heirs[one.parent.id].append(one)
-        children = list[Sequence]()
-        for beam in beams:
-            if not heirs[beam.id]:
-                scheduler.take_off(beam.lane)
-                del family.live[beam.id]
-                continue
-            said = self._said(beam, family.request.prompt_len)
-            first, *others = heirs[beam.id]
-            for one in others:
-                child = family.make(int(lanes.known[beam.lane]) + 1, np.append(said, np.int32(one.token)))
-                child.last_token_s = float(lanes.last_s[beam.lane])
-                child.score, child.first_token_s, child.preemptions = one.score, beam.first_token_s, beam.preemptions
-                children.append(child)
-            if lanes.ids is not None:
-                lanes.ids[beam.lane, lanes.known[beam.lane]] = first.token
-            lanes.known[beam.lane] += 1
-            beam.score = first.score
-        scheduler.put_first(children)
-
-    def _over(self, family: Family, beams: list[Sequence], now: float) -> None:
-        """The search is over: its best hypotheses are the request's sequences, the best one the first."""
-        scheduler, first = self.scheduler, beams[0]
-        most = max(beam.preemptions for beam in beams)
-        for beam in beams:
-            scheduler.take_off(beam.lane)
-        family.live.clear()
-        family.branches = 0
-        prompt = family.request.prompt_len
-        for best in family.done:
-            one = family.make(prompt + len(best.output), best.output)
-            one.score, one.preemptions, one.found = best.score, most, first.found
-            one.first_token_s, one.finish_s = first.first_token_s, now
-        for one in list(family.live.values()):
-            scheduler.end(one, "finished", "")
 
 
 def _width(family: Family) -> int:

@@ -17,7 +17,8 @@ from kvlab.engine.draws import even, mixed
 from kvlab.engine.engine import Engine
 from kvlab.engine.lanes import Lanes
 from kvlab.engine.launch import Launch
-from kvlab.engine.scheduler import Scheduler, Tokens
+from kvlab.engine.scheduler import Scheduler
+from kvlab.engine.sequence import Tokens
 from kvlab.engine.settings import LONGEST_PREFIX
 from kvlab.record.recorder import Recorder
 from kvlab.request import Request
@@ -152,7 +153,7 @@ class SimulatedEngine(Engine[SimulatedExecutor]):
 
     def _launch(self, launch: Launch) -> None:
         """That launch; or where it only decodes, all that are like it, as many as begin before somebody comes."""
-        steps = min(self.scheduler.quiet(launch), LONGEST)
+        steps = min(self.scheduler.quiet.launches(launch), LONGEST)
         if steps < 1:
             super()._launch(launch)
             return
@@ -163,5 +164,5 @@ class SimulatedEngine(Engine[SimulatedExecutor]):
             steps = max(1, int(np.searchsorted(begin_K[:-1], self.pending.next_s)))
         queued_K = self.came.by_each(begin_K[:steps]) - self.pending.taken + len(scheduler.waiting)
         self.recorder.stretch(scheduler, launch, begin_K[1 : steps + 1], queued_K)
-        scheduler.advance(begin_K[1 : steps + 1], self.executor.tokens)
+        scheduler.quiet.advance(begin_K[1 : steps + 1], self.executor.tokens)
         self.clock.seconds = float(begin_K[steps])

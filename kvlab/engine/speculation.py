@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from kvlab.engine.draws import even, mixed
 from kvlab.engine.launch import Launch
-from kvlab.engine.sequence import BRANCH_BITS
+from kvlab.engine.sequence import BRANCH_BITS, Tokens
 from kvlab.errors import UsageError
 
 if TYPE_CHECKING:
-    from kvlab.engine.scheduler import Scheduler, Tokens
+    from kvlab.engine.scheduler import Scheduler
 
 
 class Speculation:

@@ -40,7 +40,7 @@ def simulate(strategy, requests, tokens=None, skips=True, watch=None, **options)
     times = [request.arrival_s for request in requests]
     engine = SimulatedEngine(requests, times, scheduler, executor, Recorder(strategy, None), **options)
     if not skips:
-        engine.scheduler.quiet = lambda launch: 0
+        engine.scheduler.quiet.launches = lambda launch: 0
     engine.run()
     return engine
 

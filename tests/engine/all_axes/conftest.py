@@ -18,7 +18,7 @@ import yaml
 
 import kvlab.conf
 from kvlab.build import build
-from kvlab.engine.scheduler import Tokens
+from kvlab.engine.sequence import Tokens
 from kvlab.engine.speculation import Speculation
 from kvlab.request import Request
 from kvlab.strategy import Memory, Strategy

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from kvlab.engine.engine import Engine
-from kvlab.engine.scheduler import Tokens
-from kvlab.engine.sequence import BRANCH_BITS, Sequence
+from kvlab.engine.sequence import BRANCH_BITS, Sequence, Tokens
 from kvlab.request import Request
 from kvlab.strategies.contiguous import Contiguous
 from kvlab.strategy import Strategy, ceil_div

@@ -41,7 +41,7 @@ def simulate(life, said, skips: bool, watch, speculation) -> SimulatedEngine:
     times = [request.arrival_s for request in life.requests]
     engine = SimulatedEngine(life.requests, times, scheduler, executor, Recorder(strategy, None))
     if not skips:
-        scheduler.quiet = lambda launch: 0
+        scheduler.quiet.launches = lambda launch: 0
     engine.run()
     return engine
 
