@@ -12,10 +12,8 @@ import difflib
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import hydra
 from hydra.core.config_loader import ConfigLoader
@@ -34,33 +32,14 @@ from yaml import YAMLError
 from kvlab.errors import UsageError
 from kvlab.harness import nodes, plugins
 from kvlab.harness.clusters import missing
+from kvlab.harness.composed import Composed, composed, sweep_params
 from kvlab.harness.overrides import alternatives, class_by_hand, is_value, parse, refuse_several, words
 from kvlab.harness.presets import Preset
-from kvlab.harness.settle import settle
 from kvlab.model import shapes
 
 HERE = "kvlab-conf"  # a folder of groups of one's own (gpu/mine.yaml), where kvlab is started; calibrate writes there
 
-# What an experiment may say beside a configuration: cases that go together (workload.n: ${cases.${case}.n}), which
-OF_AN_EXPERIMENT = ("case", "cases")  # values are resolved from, and are no part of any run
 MAY_BE_NONE = ("preset", "experiment")  # groups of which nothing need be chosen
-
-
-@dataclass(frozen=True)
-class Composed:
-    """One run as it was asked for."""
-
-    config: dict[str, Any]  # what decides the run; a shared name that its strategy lacks is None
-    tracking: dict[str, Any]
-    lacking: tuple[str, ...]  # the shared names that its strategy lacks
-    run_dir: Path
-    sweep_dir: Path
-    sweep_params: dict[str, str]  # values for a sweep, from experiment=NAME
-    launcher: dict[str, Any]  # the name under `launcher`, and the settings; empty: this machine
-
-    @property
-    def strategy(self) -> str:
-        return str(self.config["strategy"]["name"])
 
 
 class Composer:
@@ -91,7 +70,8 @@ class Composer:
         for override in parsed:
             refuse_several(override)
         with self._explained(parsed):
-            return _composed(self._tree(parsed), {str(override.key_or_group) for override in parsed})
+            names = {str(override.key_or_group) for override in parsed}
+            return composed(self._tree(parsed), names, _preset)
 
     def expand(self, overrides: Sequence[str]) -> list[tuple[str, ...]]:
         """The overrides of each combination that commas, range(), choice() and glob() stand for.
@@ -132,7 +112,7 @@ class Composer:
         """What an experiment wants swept, as overrides."""
         parsed = self._parse(overrides)
         with self._explained(parsed):
-            return [f"{name}={value}" for name, value in _sweep_params(self._tree(parsed).hydra).items()]
+            return [f"{name}={value}" for name, value in sweep_params(self._tree(parsed).hydra).items()]
 
     def _tree(self, parsed: list[Override]) -> DictConfig:
         """The configuration, unresolved. Hydra composes each choice of groups once; plain values are put in here."""
@@ -236,40 +216,6 @@ def compose(overrides: Sequence[str]) -> Composed:
 
 def _loader() -> ConfigLoader:
     return GlobalHydra.instance().config_loader()
-
-
-def _sweep_params(own: DictConfig) -> dict[str, str]:
-    return {str(name): str(value) for name, value in (own.sweeper.get("params") or {}).items()}
-
-
-def _composed(tree: DictConfig, names: set[str]) -> Composed:
-    own = tree.hydra
-    choices = {str(group): choice for group, choice in own.runtime.choices.items()}
-    directories = Path(own.run.dir), Path(own.sweep.dir)
-    params, launcher = _sweep_params(own), _launcher(own, str(choices["hydra/launcher"]))
-    preset = _preset(str(choices["preset"])) if choices.get("preset") else None
-    OmegaConf.set_struct(tree, False)
-    del tree["hydra"]
-    node = OmegaConf.to_container(tree.strategy, resolve=False) if tree.get("strategy") else {}
-    plain = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
-    assert isinstance(plain, dict)
-    assert isinstance(node, dict)
-    config = {str(name): value for name, value in plain.items()}
-    tracking = {"name": choices.get("tracking") or "none", **(config.pop("tracking", None) or {})}
-    for name in OF_AN_EXPERIMENT:
-        config.pop(name, None)
-    config, lacking = settle(config, {str(name): value for name, value in node.items()}, choices, names)
-    if preset:
-        config |= preset.told(choices, names, lambda setting: OmegaConf.select(tree, setting), lacking)
-    return Composed(config, tracking, lacking, *directories, params, launcher)
-
-
-def _launcher(own: DictConfig, name: str) -> dict[str, Any]:
-    if name == "basic":
-        return {}
-    settings = OmegaConf.to_container(own.launcher, resolve=True, throw_on_missing=True)
-    assert isinstance(settings, dict)
-    return {"launcher": name, **{str(key): value for key, value in settings.items() if key != "_target_"}}
 
 
 def _preset(name: str) -> Preset:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.errors import UsageError
-from kvlab.harness.compose import Composed, Composer
+from kvlab.harness.compose import Composer
+from kvlab.harness.composed import Composed
 from kvlab.harness.nodes import SHARED
 from kvlab.harness.overrides import override_name
 from kvlab.harness.rundir import fingerprint

@@ -14,7 +14,7 @@ from kvlab.harness import identity, rundir, validate
 from kvlab.harness.summary import summary
 
 if TYPE_CHECKING:
-    from kvlab.harness.compose import Composed
+    from kvlab.harness.composed import Composed
     from kvlab.harness.tracking import Tracker
 
 

@@ -10,10 +10,11 @@ from kvlab.strategy import Strategy
 from kvlab.testing import checks, honesty
 from kvlab.testing.character import Character
 from kvlab.testing.claims import CLAIMS
+from kvlab.testing.landing import Landing
 from kvlab.testing.rule import RuleError
 from kvlab.testing.sequence import Sequence
 from kvlab.testing.snapshot import size
-from kvlab.testing.trial import Trial, Write
+from kvlab.testing.trial import Trial
 from kvlab.testing.watchdog import rewind
 
 
@@ -29,6 +30,7 @@ class Life:
         self.planned: dict[Sequence, int] = {}  # who computes in the next launch, and up to where
         self.size = size(strategy)
         self.character = Character(rng, self.longest)
+        self.landing = Landing(self.trial, self.character, rng)
 
     def live(self, steps: int) -> Counter[str]:
         """So many steps, then the end. Returns what was exercised. Raises RuleError."""
@@ -53,7 +55,7 @@ class Life:
         trial.drain()
         if trial.flight and trial.harmless() and rng.random() < 0.5:
             trial.apply()  # beside the launch
-        self._land()
+        self.landing.land()
         trial.apply()
         checks.everything(trial)
         if rng.random() < 0.1:
@@ -62,13 +64,13 @@ class Life:
         if trial.looks_ahead and trial.flight and rng.random() < 0.8:
             trial.ahead()
         if not self.character.ahead:
-            self._land()
+            self.landing.land()
         trial.seen["steps"] += 1
 
     def end(self) -> None:
         """Everybody leaves; nothing may be held then, nor cached after clear()."""
         trial = self.trial
-        self._land()
+        self.landing.land()
         trial.settle()
         for claim in (*CLAIMS, *[honesty.cache_is_true, honesty.last_one_reaches_longest] * 6):
             self._claim(claim)
@@ -126,7 +128,7 @@ class Life:
         able = [s for s in self.trial.running.values() if s.done > 1 and not s.in_flight and not s.doomed]
         if able:
             sequence = self.rng.choice(able)
-            self._drop(sequence, self.rng.randrange(1, sequence.done))
+            self.landing.drop(sequence, self.rng.randrange(1, sequence.done))
 
     # --- growth
 
@@ -165,7 +167,7 @@ class Life:
                 return True
         while not trial.extend(sequence, stop):
             if trial.flight:
-                self._land()
+                self.landing.land()
                 if sequence.done >= len(sequence.ids) or sequence.room < sequence.done:
                     return False
                 continue
@@ -225,32 +227,3 @@ class Life:
             self.planned.pop(parent, None)
             if rng.random() < 0.3:
                 trial.release(parent, "left to its child")
-
-    # --- the launch ends
-
-    def _land(self) -> None:
-        """The launch in flight is over: prefills are told, drafts accepted or dropped."""
-        for write in self.trial.complete():
-            if self._was_drafting(write):
-                self._judge(write)
-            elif write.start < write.sequence.prompt or self.rng.random() < 0.3:
-                self.trial.tell(write.sequence)
-            if write.sequence.behind:  # it wrote behind a part of a block that its parent may have published
-                honesty.cache_is_true(self.trial, [write.sequence.behind])
-                write.sequence.behind = None
-
-    def _was_drafting(self, write: Write) -> bool:
-        return write.stop - write.start > 1 and write.start >= write.sequence.prompt
-
-    def _judge(self, write: Write) -> None:
-        """Keep one token at least; what follows is something else."""
-        rng, sequence = self.rng, write.sequence
-        keep = rng.randint(write.start + 1, write.stop)
-        if keep < write.stop:
-            self._drop(sequence, keep)
-
-    def _drop(self, sequence: Sequence, keep: int) -> None:
-        sequence.ids[keep:] = self.character.tokens(len(sequence.ids) - keep)
-        sequence.rechain(keep)
-        sequence.known = min(sequence.known, keep)
-        self.trial.truncate(sequence, keep)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.harness import cli, doctor
+from kvlab.harness import cli, doctor, verbs
 
 STRATEGIES = ", ".join(sorted(path.stem for path in Path(cli.__file__).parents[1].glob("conf/strategy/*.yaml")))
 HEAVY = ("torch", "hydra", "omegaconf", "wandb", "matplotlib", "rich", "transformers")
@@ -33,11 +33,11 @@ def test_quick_verbs_import_nothing_heavy(arguments: list[str]) -> None:
 def test_help_names_every_verb_and_override(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert all(f"  {verb.name}" in text for verb in cli.VERBS)
+    assert all(f"  {verb.name}" in text for verb in verbs.VERBS)
     assert all(name in text for name in ("block_size", "pool_bytes", "workload.num_requests", "hydra.sweep.dir"))
 
 
-@pytest.mark.parametrize("verb", [verb.name for verb in cli.VERBS])
+@pytest.mark.parametrize("verb", [verb.name for verb in verbs.VERBS])
 def test_every_verb_has_help_with_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([verb, "--help"]) == 0
     assert f"  kvlab {verb}" in capsys.readouterr().out

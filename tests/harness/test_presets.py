@@ -12,7 +12,7 @@ import yaml
 
 from kvlab.build import AXES, build_axis, build_strategy
 from kvlab.errors import UsageError
-from kvlab.harness import cli, plugins, run
+from kvlab.harness import plugins, run, verbs
 from kvlab.harness.compose import Composer
 from kvlab.harness.groups import group
 from kvlab.harness.plan import make_plan
@@ -128,7 +128,7 @@ def test_a_wrong_preset_is_one_line_with_those_there_are(composer: Composer) -> 
 
 
 def test_help_names_every_preset() -> None:
-    assert [name for name in PRESETS if name not in cli.OVERRIDES] == []
+    assert [name for name in PRESETS if name not in verbs.OVERRIDES] == []
 
 
 def test_a_sweep_counts_what_it_varies_as_given() -> None:

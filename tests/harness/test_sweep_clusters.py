@@ -65,7 +65,7 @@ def queue(monkeypatch: pytest.MonkeyPatch, stub: None) -> Queue:
     cluster = Queue()
     monkeypatch.setattr("kvlab.harness.elsewhere.cluster_of", lambda launcher, width: cluster)
     monkeypatch.setattr("kvlab.harness.elsewhere.SECONDS_TO_APPEAR", 0.0)
-    monkeypatch.setattr("kvlab.harness.compose._launcher", lambda own, name: {"launcher": "a queue"})
+    monkeypatch.setattr("kvlab.harness.composed._launcher", lambda own, name: {"launcher": "a queue"})
     return cluster
 
 

@@ -7,18 +7,15 @@ may lie at several addresses. What a store leaves is counted, and named when it 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from functools import partial
-
-import torch
+from contextlib import ExitStack
 
 from kvlab.errors import UsageError
 from kvlab.memory.cuda.driver import Driver
 from kvlab.memory.cuda.fence import Fence
-from kvlab.memory.cuda.tensor import TYPES, tensor_at
+from kvlab.memory.cuda.pool import CudaPool
+from kvlab.memory.cuda.reservation import CudaReservation
 from kvlab.memory.host_vmm import VmmError
 
 UVM_PAGES = (64 << 10, 128 << 10, 256 << 10)  # bytes: what a changed driver could map
@@ -110,145 +107,3 @@ class CudaVmm:
         self._refused = self._refused or first
         if first is not None:
             raise first
-
-
-class CudaPool:
-    """`nbytes` of the device's memory, in pages of which each is a handle."""
-
-    def __init__(self, vmm: CudaVmm, nbytes: int, page_bytes: int) -> None:
-        free = vmm.driver.free_bytes()
-        if nbytes > free:
-            raise UsageError(
-                f"pool of {nbytes} bytes: allowed is at most what is free on the device, {free}; lower pool_bytes"
-            )
-        self.nbytes, self._page_bytes, self._vmm = nbytes, page_bytes, vmm
-        self._closed = False
-        self._handles: dict[int, int] = {}  # offset of a page -> its handle
-        self._places: Counter[int] = Counter()  # offset of a page -> addresses at which it lies
-        if vmm.ahead:
-            self._create_all()
-
-    def committed_bytes(self) -> int:
-        return len(self._handles) * self._page_bytes
-
-    def handle(self, offset: int) -> int:
-        """Of the page at `offset`, created where it is not there. ValueError: the pool is closed."""
-        if self._closed:
-            raise ValueError("the pool is closed")
-        if offset not in self._handles:
-            _check("physical pool", offset, self._page_bytes, self._page_bytes, self.nbytes)
-            self._handles[offset] = self._vmm.driver.create(self._page_bytes)
-            self._vmm.live["handles"] += 1
-        return self._handles[offset]
-
-    def place(self, offset: int, by: int) -> None:
-        """The page lies at `by` more addresses."""
-        self._places[offset] += by
-
-    def drop(self, offset: int, nbytes: int) -> None:
-        """Give the page at `offset` back, if it is there. ValueError: it is mapped."""
-        _check("physical pool", offset, nbytes, self._page_bytes, self.nbytes)
-        if self._places[offset]:
-            raise ValueError(f"page at {offset} of the physical pool is mapped at {self._places[offset]} addresses")
-        if offset in self._handles:
-            self._vmm.driver.release(self._handles[offset])
-            del self._handles[offset]
-            self._vmm.live["handles"] -= 1
-
-    def close(self) -> None:
-        """Release every handle; the driver keeps the memory of those that are mapped. Twice does nothing."""
-        self._closed = True
-        self._places.clear()
-        self._vmm.insist([partial(self.drop, offset, self._page_bytes) for offset in self._handles])
-
-    def _create_all(self) -> None:
-        try:
-            for offset in range(0, self.nbytes, self._page_bytes):
-                self.handle(offset)
-        except VmmError:
-            self.close()
-            raise
-
-
-class CudaReservation:
-    """`nbytes` of the device's addresses. A kernel that reads where nothing is mapped ends all use of the device."""
-
-    def __init__(self, vmm: CudaVmm, nbytes: int, page_bytes: int) -> None:
-        self.nbytes, self._page_bytes, self._vmm = nbytes, page_bytes, vmm
-        self._mapped: dict[int, tuple[CudaPool, int]] = {}  # offset -> the page of a pool that lies there
-        self._tensors = 0  # alive, with their views
-        self._closed, self._reserved = False, True
-        self.base = vmm.driver.reserve(nbytes)
-        vmm.live["reservations"] += 1
-
-    def map(self, offset: int, pool: CudaPool, pool_offset: int, nbytes: int) -> None:
-        self._check(offset, nbytes)
-        if self._mapped.get(offset) == (pool, pool_offset):
-            return
-        address, driver = self.base + offset, self._vmm.driver
-        driver.map(address, nbytes, pool.handle(pool_offset))
-        self._mapped[offset] = pool, pool_offset
-        pool.place(pool_offset, 1)
-        self._vmm.live["mappings"] += 1
-        try:
-            driver.set_access(address, nbytes)
-        except VmmError:  # whoever read it now would die
-            self.unmap(offset, nbytes)
-            raise
-
-    def unmap(self, offset: int, nbytes: int) -> None:
-        self._check(offset, nbytes)
-        if offset not in self._mapped:
-            return
-        self._vmm.driver.unmap(self.base + offset, nbytes)
-        pool, pool_offset = self._mapped.pop(offset)
-        pool.place(pool_offset, -1)
-        self._vmm.live["mappings"] -= 1
-
-    def tensor(self, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-        """The range from its start. Memory is gone from under it after close, but its addresses are nobody else's."""
-        if self._closed:
-            raise ValueError("the reservation is closed")
-        if dtype not in TYPES or dtype.itemsize * math.prod(shape) > self.nbytes:
-            names = ", ".join(str(known).removeprefix("torch.") for known in TYPES)
-            raise ValueError(f"a tensor {shape} of {dtype}: allowed is {names}, and {self.nbytes} bytes at most")
-        tensor = tensor_at(self.base, dtype, shape, self._vmm.driver.device, self._tensor_gone)
-        self._tensors += 1
-        return tensor
-
-    def close(self) -> None:
-        """Take away whatever is mapped; the addresses go now, or with the last tensor. Twice does nothing."""
-        if self._closed:
-            return
-        try:
-            self._vmm.insist([partial(self.unmap, offset, self._page_bytes) for offset in self._mapped])
-        finally:
-            self._closed = True
-            self._vmm.insist([self._free_unused])
-
-    def _tensor_gone(self) -> None:
-        self._tensors -= 1
-        if self._closed:
-            with suppress(VmmError):  # nobody is left to be told; it stays in `live`
-                self._vmm.driver.set_current()  # any thread may be the last
-                self._vmm.insist([self._free_unused])
-                self._vmm.insist([self._vmm.let_go])
-
-    def _free_unused(self) -> None:
-        """Give the addresses back once nobody can see them, and nothing is stuck there."""
-        if self._reserved and not self._tensors and not self._mapped:
-            self._vmm.driver.free(self.base, self.nbytes)
-            self._reserved = False
-            self._vmm.live["reservations"] -= 1
-
-    def _check(self, offset: int, nbytes: int) -> None:
-        if self._closed:
-            raise ValueError("the reservation is closed")
-        _check("reservation", offset, nbytes, self._page_bytes, self.nbytes)
-
-
-def _check(what: str, offset: int, nbytes: int, page_bytes: int, limit: int) -> None:
-    if nbytes != page_bytes or offset % page_bytes:
-        raise ValueError(f"bytes {offset}+{nbytes} of a {what}: allowed is one page of {page_bytes}")
-    if offset < 0 or offset + nbytes > limit:
-        raise ValueError(f"bytes {offset}+{nbytes} of a {what}: it has {limit}")
