@@ -18,6 +18,8 @@ from kvlab.engine.engine import Engine
 from kvlab.engine.executor import RealExecutor
 from kvlab.engine.kernels import Kernels
 from kvlab.engine.real import real_engine
+from kvlab.engine.sequence import Sequence
+from kvlab.errors import UsageError
 from kvlab.model.llama import Llama
 from kvlab.record.summary import output_digest
 from kvlab.run import plan
@@ -61,7 +63,7 @@ class Served:
 
 
 def batch(config: dict[str, Any], model: Llama) -> Batch:
-    """All requests of the configuration's workload begin in the first step and end in the last."""
+    """Equal requests that all begin in the first step and end in the last. UsageError: these do not."""
     with _opened(config, model) as engine:
         watched = Watched(engine.executor.kernels)
         engine.executor.kernels = watched
@@ -72,9 +74,31 @@ def batch(config: dict[str, Any], model: Llama) -> Batch:
         while more:
             more, steps = engine.step(), steps + 1
         decode_s = perf_counter() - begin
+        _check_together(engine, steps)
         spent = {name: ns - before[name] for name, ns in _parts_ns(engine, watched).items()}
     spent["rest"] = int(decode_s * 1e9) - sum(spent.values())
     return Batch(prefill_s, decode_s, steps, {name: spent[name] / 1e3 / steps for name in PARTS})
+
+
+def _check_together(engine: Engine[RealExecutor], steps: int) -> None:
+    ended = _all_finished(engine)
+    if any(len(sequence.output) != steps + 1 for sequence in ended):
+        raise UsageError(
+            f"a batch of {len(ended)}: not all ran together from the first step to the last, a token of each a step "
+            f"({engine.scheduler.tally.preemptions} were preempted); raise pool_bytes, or ask for less at once"
+        )
+
+
+def _all_finished(engine: Engine[RealExecutor]) -> list[Sequence]:
+    """UsageError: some were refused or failed. What takes no time would count as quick."""
+    ended = engine.scheduler.tally.ended
+    if wrong := [sequence for sequence in ended if sequence.outcome != "finished"]:
+        first = wrong[0]
+        raise UsageError(
+            f"{len(wrong)} of {len(ended)} requests were not served, which is no work to measure: "
+            f"request {first.request.id} was {first.outcome}, {first.reason}"
+        )
+    return ended
 
 
 def _parts_ns(engine: Engine[RealExecutor], watched: Watched) -> dict[str, int]:
@@ -89,18 +113,23 @@ def _parts_ns(engine: Engine[RealExecutor], watched: Watched) -> dict[str, int]:
 
 
 def serve(config: dict[str, Any], model: Llama) -> Served:
-    """The configuration's workload."""
+    """The configuration's workload. UsageError: some of its requests were not served."""
     with _opened(config, model) as engine:
         begin = perf_counter()
         engine.run()
         wall_s, pool_bytes = perf_counter() - begin, engine.executor.store.committed_bytes()
-    ended, rows = engine.scheduler.tally.ended, engine.recorder.rows
+    ended, rows = _all_finished(engine), engine.recorder.rows
     tokens = sum(len(sequence.output) for sequence in ended)
     return Served(wall_s, tokens, sum(row.running for row in rows) / len(rows), pool_bytes, output_digest(ended))
 
 
 def _opened(config: dict[str, Any], model: Llama) -> AbstractContextManager[Engine[RealExecutor]]:
     planned = plan(config)
+    if refused := planned.workload.refused:
+        raise UsageError(
+            f"{len(refused)} of {len(refused) + len(planned.workload.requests)} requests are longer than "
+            f"max_len={config['max_len']}, and would be left out; raise it, or ask for shorter ones"
+        )
     return real_engine(config, model, planned.strategy, planned.workload.requests)
 
 

@@ -30,6 +30,11 @@ def measure(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     others, wall, cpu = OthersShare(), perf_counter(), process_time()
     result = simulate.serve(config, planned, folder, None)
     cpu_s, wall_s, share = process_time() - cpu, perf_counter() - wall, others.share()
+    if result["num_finished"] != (asked := config["workload"]["num_requests"]):
+        raise UsageError(
+            f"{result['num_finished']:,} of {asked:,} requests were served, and the others take no "
+            "time; raise max_len or pool_bytes, or ask for shorter ones"
+        )
     return {
         "requests": result["num_finished"],
         "steps": result["num_steps"],

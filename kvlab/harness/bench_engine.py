@@ -151,9 +151,10 @@ def _split(words: list[str]) -> tuple[dict[str, str], list[str]]:
 
 def _whole_numbers(name: str, text: str) -> list[int]:
     numbers = [int(part) if part.isascii() and part.isdigit() else 0 for part in text.split(",")]
-    if min(numbers) < 1 or (name in ("prompt", "output") and len(numbers) > 1):
+    least = 2 if name == "output" else 1  # the first token comes with the prompt, and a rate is that of the others
+    if min(numbers) < least or (name in ("prompt", "output") and len(numbers) > 1):
         allowed = "a whole number" if name in ("prompt", "output") else "whole numbers with commas between them"
-        raise UsageError(f"{name}={text}: allowed is {allowed}, 1 or more")
+        raise UsageError(f"{name}={text}: allowed is {allowed}, {least} or more")
     return numbers
 
 

@@ -49,6 +49,7 @@ def test_it_starts_a_process(capsys):
         (["batches=0"], "batches=0: allowed is whole numbers"),
         (["prompt=1,2"], "prompt=1,2: allowed is a whole number"),
         (["output=x"], "output=x: allowed is a whole number"),
+        (["output=1"], "output=1: allowed is a whole number, 2 or more"),
         (["parts=batch"], "parts=batch: allowed is batches, workload, start"),
         (["executor=simulated"], "allowed are executor=real and device=cpu"),
         (["batchs=3"], "batchs"),
@@ -59,3 +60,24 @@ def test_wrong_words_are_one_line(words, line, capsys):
     captured = capsys.readouterr()
     assert line in captured.err
     assert len(captured.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["batches=3", "output=300"], "3 of 3 requests are longer than max_len=256"),
+        (["batches=4", "pool_bytes=32KiB"], "4 of 4 requests were not served"),
+        (["batches=4", "pool_bytes=256KiB", "output=100"], "not all ran together from the first step to the last"),
+        (["batches=4", "engine.token_budget=64"], "not all ran together from the first step to the last"),
+        (["parts=workload", "workload=fixed", "workload.prompt_len=300"], "are longer than max_len=256"),
+        (["parts=workload", "workload=fixed", "workload.prompt_len=9", "workload.output_len=9", "pool_bytes=8KiB"],
+         "64 of 64 requests were not served"),
+    ],
+)  # fmt: skip
+def test_what_was_not_done_is_not_timed(words, line, capsys):
+    """Requests that were refused took no time: the table said eleven billion tokens a second. And a batch of which
+    half waited for the other half, or an answer of one token, was told as one that decoded together."""
+    assert main(["bench", "engine", *TINY, "parts=batches", "--repeats", "1", *words]) == 2
+    captured = capsys.readouterr()
+    assert line in captured.err
+    assert not captured.out

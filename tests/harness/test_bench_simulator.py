@@ -52,6 +52,15 @@ def test_a_killed_bench_takes_its_run_with_it(tmp_path):
         (["--out", "table.png"], "--out table.png: allowed is the name of the table"),
         (["requests=3", "workload.prompt_len=5000"], "kvlab: every request is longer than max_len=2,048"),
         (["requests=3", "pool_bytes=512KiB"], "kvlab: no request fits: "),
+        (
+            [
+                "requests=99",
+                "workload=uniform",
+                "workload.prompt_len={min:9,max:4000}",
+                "workload.output_len={min:2,max:9}",
+            ],
+            "of 99 requests were served, and the others take no time",
+        ),
         (["requests=3", "workload.rate=nan"], "kvlab: workload.rate=nan: allowed is a number above 0"),
     ],
 )
