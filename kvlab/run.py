@@ -13,11 +13,12 @@ from kvlab.engine.attentions import limits
 from kvlab.engine.capacity import describe, pool_bytes
 from kvlab.engine.engine import Engine
 from kvlab.engine.speculation import speculation_of
-from kvlab.model.load import load, shape_of
+from kvlab.model.load import shape_of
 from kvlab.model.shape import Shape
 from kvlab.record import files, memory_map, summary
 from kvlab.record.goodput import Slo
 from kvlab.record.others import BUSY_ABOVE, OthersShare
+from kvlab.start import load_library, opened_engine
 from kvlab.strategy import Strategy
 from kvlab.workload.make import Workload, make
 from kvlab.workload.make import describe as describe_workload
@@ -80,6 +81,7 @@ def execute(
     say = report or (lambda line: None)
     if config["executor"] == "simulated":
         return simulate.execute(config, directory, say, progress)
+    load_library()
     planned = plan(config, platform)
     say(planned.capacity["line"])
     say(describe_workload(planned.workload))
@@ -139,27 +141,22 @@ def _serve(
     model: Llama | None,
     platform: Platform | None,
 ) -> dict[str, Any]:
-    import torch
-
-    from kvlab.engine.real import real_engine
-
-    shape = planned.shape
-    requests = planned.workload.requests
-    if model is None:
-        model = load(config["model"], config["dtype"], str(platform.device) if platform else config["device"]).model
+    shape, requests = planned.shape, planned.workload.requests
     count = _counted(progress, len(requests))
-    with real_engine(config, model, planned.strategy, requests, progress=count, platform=platform) as engine:
+    with opened_engine(config, planned.strategy, requests, model=model, platform=platform, progress=count) as engine:
         if line := engine.executor.notice():
             say(line)
         others = OthersShare()
         engine.run()
         told = engine.executor.describe()
         share = others.share()
+    import torch  # which the engine brought
+
     _write(directory, engine)
     metrics = _metrics(config, planned, engine)
     return {
         **({"device_info": told} if told else {}),
-        "matrix_product": model.layers[0].qkv.product,
+        "matrix_product": engine.executor.model.layers[0].qkv.product,
         "threads": torch.get_num_threads(),
         "kernel": engine.executor.kernels.kernel_name(
             getattr(torch, config["dtype"]), shape.head_dim, shape.q_heads // shape.kv_heads

@@ -21,17 +21,16 @@ class Server:
     """Everything stays open for as long as the process lives."""
 
     def __init__(self, settings):
-        from kvlab.engine.real import real_engine
         from kvlab.harness.compose import Composer
-        from kvlab.model.load import load
         from kvlab.run import plan
+        from kvlab.start import load_library, opened_engine
 
+        load_library()
         logging.getLogger("kvlab").addHandler(Refuse(logging.WARNING))
         with Composer() as composer:
             config = composer.compose(overrides(settings)).config
         self.strategy = plan(config).strategy
-        model = load(config["model"], config["dtype"]).model
-        self.opened = real_engine(config, model, self.strategy, [])
+        self.opened = opened_engine(config, self.strategy, [])
         self.warm = self.opened.__enter__()
 
     def generate(self, prompts, outputs):

@@ -18,6 +18,7 @@ from kvlab.engine.lanes import Lanes
 from kvlab.engine.scheduler import Scheduler
 from kvlab.engine.settings import Settings
 from kvlab.engine.speculation import speculation_of
+from kvlab.memory.backing import Backing
 from kvlab.memory.build import build_store
 from kvlab.memory.store import Store
 from kvlab.model.llama import Llama
@@ -37,10 +38,12 @@ def real_engine(
     eos: tuple[int, ...] = (),
     progress: Callable[[int], None] | None = None,
     platform: Platform | None = None,
+    backing: Backing | None = None,
 ) -> Iterator[Engine[RealExecutor]]:
     """Opens the store and warms it and the model up; the clock starts when the body does.
 
-    The model lies on config["device"]; platform: what stands for it, None: what it names.
+    The model lies on config["device"]; platform: what stands for it, None: what it names. backing: the pool's memory,
+    begun before; it goes with the engine.
     """
     if threads := config["engine"].get("threads"):
         torch.set_num_threads(threads)
@@ -49,7 +52,7 @@ def real_engine(
         platform = open_platform(config["device"])
     if platform is None:
         shape = model.shape
-        store = build_store(strategy, shape.layers, shape.kv_heads, shape.head_dim, dtype)
+        store = build_store(strategy, shape.layers, shape.kv_heads, shape.head_dim, dtype, backing=backing)
     else:
         store = platform.build_store(strategy, model.shape, dtype)
     try:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 import torch
 
 from kvlab.errors import UsageError
+from kvlab.memory.backing import Backing
 from kvlab.memory.dense import DenseStore
 from kvlab.memory.store import Store
 from kvlab.memory.virtual import VirtualStore
@@ -22,10 +23,11 @@ def build_store(
     dtype: torch.dtype,
     device: str = "cpu",
     vmm: Vmm | None = None,
+    backing: Backing | None = None,
 ) -> Store:
     """A store of the strategy's slots. UsageError: page groups that the system cannot map, or too little memory.
 
-    vmm: what maps memory on demand, where it is not the device's own.
+    vmm: what maps memory on demand, where it is not the device's own. backing: from `begin_backing`.
     """
     memory, slots = strategy.memory, strategy.pools[0].slots
     token_bytes = 2 * layers * kv_heads * head_dim * dtype.itemsize
@@ -39,7 +41,7 @@ def build_store(
             layers, slots, kv_heads, head_dim, dtype, page_bytes, page_groups, memory.sliced, opened, memory.tile
         )
     else:
-        store = DenseStore(layers, slots, kv_heads, head_dim, dtype, device, memory.tile)
+        store = DenseStore(layers, slots, kv_heads, head_dim, dtype, device, memory.tile, backing)
     if memory.host_bytes:
         with ExitStack() as undo:
             undo.callback(store.close)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 
 import torch
 from torch import Tensor
 
 from kvlab.kernels.pool import pool_shape
-from kvlab.memory.host_vmm import PhysicalPool, Reservation, VmmError, round_up
+from kvlab.memory.backing import Backing
+from kvlab.memory.host_vmm import PAGE_BYTES, VmmError
 from kvlab.memory.store import Store
 from kvlab.moves import Move, SwapIn, SwapOut
 
@@ -17,7 +18,7 @@ class DenseStore(Store):
     """2 * L pools, every byte committed by the constructor. VmmError: refused, and nothing is left of it.
 
     Elsewhere than on the host it is what torch allocates there. tile: slots in a head-major tile, a power of two;
-    1: token-major.
+    1: token-major. backing: the memory on the host, where it was begun before; closed with the store, or here.
     """
 
     def __init__(
@@ -29,9 +30,10 @@ class DenseStore(Store):
         dtype: torch.dtype,
         device: str = "cpu",
         tile: int = 1,
+        backing: Backing | None = None,
     ) -> None:
         shape, self._opened = (2, layers, *pool_shape(slots, kv_heads, head_dim, tile)), ExitStack()
-        self._pool: PhysicalPool | None = None
+        self._backing = backing
         if device == "cpu":
             keys, values = self._on_host(dtype, shape)
         else:
@@ -39,7 +41,7 @@ class DenseStore(Store):
         self._layers = list(zip(keys, values, strict=True))
 
     def committed_bytes(self) -> int:
-        return self._pool.committed_bytes() if self._pool else self._nbytes
+        return self._backing.pool.committed_bytes() if self._backing else self._nbytes
 
     def accounted_bytes(self) -> int:
         return self._nbytes
@@ -49,11 +51,12 @@ class DenseStore(Store):
         self._opened.close()
 
     def _on_host(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-        self._nbytes = round_up(torch.Size(shape).numel() * dtype.itemsize)
+        nbytes = torch.Size(shape).numel() * dtype.itemsize
         with ExitStack() as opened:
-            self._pool = opened.enter_context(closing(PhysicalPool(self._nbytes)))
-            reservation = opened.enter_context(closing(Reservation(self._nbytes)))
-            reservation.map(0, self._pool, 0, self._nbytes)
+            self._backing = self._backing or Backing(nbytes)
+            opened.callback(self._backing.close)
+            reservation, self._nbytes = self._backing.wait(), self._backing.nbytes
+            assert 0 <= self._nbytes - nbytes < PAGE_BYTES, f"{self._nbytes} bytes were begun for {nbytes}"
             self._opened = opened.pop_all()
         return reservation.tensor(dtype, shape)
 

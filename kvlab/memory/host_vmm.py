@@ -16,10 +16,12 @@ import os
 import weakref
 from functools import cache
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from kvlab.errors import UsageError
+
+if TYPE_CHECKING:  # memory is backed while torch is being imported
+    import torch
 
 PAGE_BYTES = mmap.PAGESIZE  # of the operating system
 
@@ -30,6 +32,7 @@ _EMPTY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
 _BACKED = mmap.MAP_SHARED | _MAP_FIXED | _MAP_POPULATE
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _MAP_FAILED = ctypes.c_void_p(-1).value
+_ZEROS_BYTES, _MOST_BUFFERS = 1 << 18, 1024  # what stays in a core's cache; what one call takes
 
 
 class VmmError(RuntimeError):
@@ -64,11 +67,14 @@ def round_up(nbytes: int, unit: int = PAGE_BYTES) -> int:
 
 
 class PhysicalPool:
-    """`nbytes` of physical memory, none of it backed at first. Contents stay until they are dropped."""
+    """`nbytes` of physical memory, none of it backed at first. Contents stay until they are dropped.
 
-    def __init__(self, nbytes: int) -> None:
+    beside: bytes that others are about to take. UsageError: there is not as much left.
+    """
+
+    def __init__(self, nbytes: int, beside: int = 0) -> None:
         _check_size("physical pool", nbytes)
-        available = _available_bytes()
+        available = max(0, _available_bytes() - beside)
         if nbytes > available:  # beyond this the kernel kills processes instead of refusing
             raise UsageError(f"pool of {nbytes} bytes: allowed is at most what is free, {available}; lower pool_bytes")
         self.nbytes = nbytes
@@ -79,6 +85,17 @@ class PhysicalPool:
     def committed_bytes(self) -> int:
         """What the operating system has backed; 0 once closed."""
         return os.fstat(self.fd).st_blocks * 512 if self._close.alive else 0
+
+    def back(self) -> None:
+        """Have all of it backed, and zero. VmmError: refused; what is backed by then stays so."""
+        self.check(0, self.nbytes)
+        zeros, done = memoryview(bytes(_ZEROS_BYTES)), 0
+        while done < self.nbytes:
+            whole, rest = divmod(self.nbytes - done, _ZEROS_BYTES)
+            try:
+                done += os.pwritev(self.fd, [zeros] * min(whole, _MOST_BUFFERS) or [zeros[:rest]], done)
+            except OSError as error:
+                raise VmmError("pwritev", str(error)) from error
 
     def drop(self, offset: int, nbytes: int) -> None:
         """Give the memory back. Where it is still mapped it reads as zeros, backed anew when touched."""
@@ -140,6 +157,8 @@ class Reservation:
         """The range from its start as a tensor. It must not outlive close; whoever reads it then dies."""
         if self._buffer is None:
             raise ValueError("the reservation is closed")
+        import torch
+
         return torch.frombuffer(self._buffer, dtype=dtype, count=math.prod(shape)).view(shape)
 
     def close(self) -> None:

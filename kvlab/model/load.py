@@ -39,22 +39,38 @@ class Loaded:
     """A model that is ready to run."""
 
     model: Llama
-    shape: Shape
-    tokenizer: Tokenizer | None  # None: the model came without one
-    name: str
+    source: Source
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """None: the model came without one. UsageError: it is damaged."""
+        return self.source.tokenizer
+
+    @property
+    def name(self) -> str:
+        return self.source.name
 
 
 def load(config: Mapping[str, Any], dtype: str, device: str = "cpu") -> Loaded:
     """The model of `config` on that device. UsageError: unknown, missing, damaged, or not to be had in `dtype`."""
+    source = usable_source(config, dtype)
+    from kvlab.model.llama import Llama
+    from kvlab.model.weights import onto
+
+    return Loaded(Llama(source.shape, onto(device, source.weights(dtype))), source)
+
+
+def usable_source(config: Mapping[str, Any], dtype: str) -> Source:
+    """One that has weights in `dtype`, which are not read, and without torch. UsageError as for load."""
     source = open_source(config)
     if isinstance(source, Published):
         source.refuse()
     check_dtype(dtype, source.dtypes)
-    from kvlab.model.llama import Llama
-    from kvlab.model.weights import onto
-
-    weights = onto(device, source.weights(dtype))
-    return Loaded(Llama(source.shape, weights), source.shape, source.tokenizer, source.name)
+    return source
 
 
 def shape_of(config: Mapping[str, Any]) -> Shape:

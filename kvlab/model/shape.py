@@ -78,6 +78,13 @@ class Shape:
         if max_len > self.max_position:
             raise UsageError(f"max_len={max_len}: allowed with this model is at most {self.max_position} tokens")
 
+    def weight_bytes(self, dtype: str) -> int:
+        """Bytes of all weights. UsageError for an unknown dtype."""
+        check_dtype(dtype)
+        heads = 2 * self.q_heads + 2 * self.kv_heads
+        layer = self.hidden * (heads * self.head_dim + 3 * self.ffn + 2)
+        return DTYPE_BYTES[dtype] * (self.layers * layer + self.hidden * (self.vocab * (1 if self.tied else 2) + 1))
+
     def token_bytes(self, dtype: str) -> int:
         """Bytes of one token's keys and values in every layer. UsageError for an unknown dtype."""
         check_dtype(dtype)

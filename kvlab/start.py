@@ -1,0 +1,93 @@
+"""From what was asked for to an engine that is ready, soon.
+
+Importing torch keeps one core busy for a second. What needs no Python goes on beside it: torch's largest library is
+loaded, the pool's memory is backed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from kvlab.memory.backing import Backing, begin_backing
+from kvlab.model.load import load, usable_source
+from kvlab.request import Request
+from kvlab.strategy import Strategy
+
+if TYPE_CHECKING:
+    from kvlab.engine.cuda.platform import Platform
+    from kvlab.engine.engine import Engine
+    from kvlab.engine.executor import RealExecutor
+    from kvlab.model.llama import Llama
+
+LIBRARY = Path("lib", "libtorch_cpu.so")  # under torch's folder
+
+
+@contextmanager
+def opened_engine(
+    config: dict[str, Any],
+    strategy: Strategy,
+    requests: list[Request],
+    *,
+    model: Llama | None = None,
+    platform: Platform | None = None,
+    **engine: Any,
+) -> Iterator[Engine[RealExecutor]]:
+    """As real_engine, which takes `engine` too, over a model that is loaded while the pool is backed.
+
+    model: None: the one that `config` names. UsageError: it cannot be had, or there is too little memory.
+    """
+    with ExitStack() as stack:
+        with uncollected():
+            backing = _begin(config, strategy, model) if platform is None and config["device"] == "cpu" else None
+            if backing:
+                stack.callback(backing.close)
+            from kvlab.engine.real import real_engine
+
+            if model is None:
+                device = str(platform.device) if platform else config["device"]
+                model = load(config["model"], config["dtype"], device).model
+            ready = real_engine(config, model, strategy, requests, platform=platform, backing=backing, **engine)
+            stack.callback(gc.unfreeze)
+            engine_ready = stack.enter_context(ready)
+        yield engine_ready
+
+
+def _begin(config: dict[str, Any], strategy: Strategy, model: Llama | None) -> Backing | None:
+    """The memory of the pool; the model's must be free as well."""
+    beside = 0 if model else usable_source(config["model"], config["dtype"]).shape.weight_bytes(config["dtype"])
+    return begin_backing(strategy, beside)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """The garbage collector looks at nothing meanwhile, nor later at what came up: modules stay, and are many."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()  # else it would look at all of them in somebody's first step
+        gc.enable()
+
+
+def load_library() -> None:
+    """Begin to load what torch is going to need; where that cannot be had, torch says so when it is imported."""
+    found = None if "torch" in sys.modules else find_spec("torch")
+    if found and found.origin:
+        path = Path(found.origin).parent / LIBRARY
+        Thread(target=_load, args=(path,), name="kvlab-library").start()
+
+
+def _load(path: Path) -> None:
+    with suppress(OSError):
+        ctypes.CDLL(str(path))
