@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from kvlab.bench.calibrate import TERMS, Launched, fit, observe
 from kvlab.cost.model import build_cost
@@ -20,13 +19,9 @@ TRUE = {"launch": 2e-3, "decode_sequence": 3e-5, "prefill_sequence": 4e-4, "toke
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
+def _here(tmp_path, monkeypatch, threads):
     """In a directory of its own, on one thread."""
     monkeypatch.chdir(tmp_path)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

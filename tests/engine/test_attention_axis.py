@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from kvlab.engine.attentions import limits
 from kvlab.engine.attentions.sdpa import Sdpa
@@ -15,6 +14,8 @@ from kvlab.harness.compose import Composer, compose
 from kvlab.run import execute, plan
 from kvlab.testing.kernels import judge
 
+pytestmark = pytest.mark.usefixtures("threads")
+
 SMALL = ["workload=lognormal", "workload.num_requests=6", "model=tiny", "max_len=64", "workload.scale=0.1"]
 FLASH_ATTN, FLASHINFER = (
     {"_target_": f"kvlab.engine.attentions.{path}", "name": path.split(".")[0]}
@@ -22,14 +23,6 @@ FLASH_ATTN, FLASHINFER = (
 )
 NAMES = ("sdpa", "flash_attn", "flashinfer")
 SDPA = {"_target_": "kvlab.engine.attentions.sdpa.Sdpa", "name": "sdpa"}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_sdpa_reads_what_the_tables_say():

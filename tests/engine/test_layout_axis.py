@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 from kvlab.build import build_strategy
@@ -20,6 +19,8 @@ from kvlab.memory.view import View
 from kvlab.run import execute
 from kvlab.testing.kernels import judge
 from kvlab.testing.rule import RuleError
+
+pytestmark = pytest.mark.usefixtures("threads")
 
 NAMES = sorted(path.stem for path in (Path(plugins.__file__).parents[1] / "conf" / "strategy").glob("*.yaml"))
 Compose = Callable[[list[str]], dict[str, Any]]
@@ -44,14 +45,6 @@ def compose() -> Iterator[Compose]:
     """From words to a configuration."""
     with Composer() as composer:
         yield lambda words: composer.compose(words).config
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-import torch
 
 from kvlab.harness.compose import Composer
 from kvlab.run import execute
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PAGES = (4096, 4096, 12288)
-
-
-@pytest.fixture(scope="module")
-def composer() -> Iterator[Composer]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with Composer() as composer:
-        yield composer
-    torch.set_num_threads(threads)
 
 
 def shape(rng: Random) -> tuple[list[str], int, int]:

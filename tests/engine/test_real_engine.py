@@ -19,6 +19,8 @@ from kvlab.record.summary import output_digest
 from kvlab.run import execute
 from kvlab.strategies.vattention import VAttention
 
+pytestmark = pytest.mark.usefixtures("threads")
+
 TINY = {
     "name": "tiny", "path": None, "seed": 0, "layers": 2, "q_heads": 4, "kv_heads": 2, "head_dim": 16, "hidden": 64,
     "ffn": 128, "vocab": 257, "rope_theta": 10000.0, "rms_eps": 1e-5, "tied": False, "max_position": 8192,
@@ -55,15 +57,6 @@ def config(strategy: str, **changes: object) -> dict:
     }  # fmt: skip
     engine.update({key: changes.pop(key) for key in list(changes) if key in engine})
     return {**base, "engine": engine, **changes}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Two threads wait for each other longer than so small a model takes."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Poisoning(RealExecutor):

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from kvlab.errors import UsageError
 from kvlab.harness import job, plan
@@ -33,7 +32,7 @@ def scripts():
 
 
 @pytest.fixture(scope="module")
-def lines(scripts, tmp_path_factory):
+def lines(scripts, tmp_path_factory, one_thread):
     """name of an experiment -> the lines of a small sweep of its, run in this process when first asked for."""
     done: dict[str, list[dict[str, str]]] = {}
 
@@ -44,9 +43,7 @@ def lines(scripts, tmp_path_factory):
             done[name] = scripts["pages"].collect([directory], script.line_of)
         return done[name]
 
-    threads = torch.get_num_threads()
-    yield of
-    torch.set_num_threads(threads)
+    return of
 
 
 def sweep(name: str, directory: Path) -> Path:

@@ -45,12 +45,9 @@ def steady(work):
 
 
 @pytest.fixture(autouse=True)
-def _small(monkeypatch):
-    before = torch.get_num_threads()
+def _small(monkeypatch, threads):
     monkeypatch.setattr(bench_kernels, "COLD_BYTES", {"cpu": 2**16})
     monkeypatch.setattr(bench_kernels, "LEAST_S", 1e-6)
-    yield
-    torch.set_num_threads(before)
 
 
 def plan(attentions, ops=("decode",), block_sizes=(16,), clock=None, moves=None):

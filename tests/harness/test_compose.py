@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
@@ -31,12 +30,6 @@ def choices() -> list[list[str]]:
     found = [[*filter(None, column)] for column in real]
     found += [["executor=simulated", "strategy=prefix", *filter(None, column)] for column in simulated]
     return found + [[line] for lines in files.values() for line in lines]
-
-
-@pytest.fixture(scope="module")
-def composer() -> Iterator[Composer]:
-    with Composer() as composer:
-        yield composer
 
 
 @pytest.mark.parametrize("together", choices(), ids=" ".join)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,6 @@ from kvlab.harness.compose import Composer
 from kvlab.harness.group_help import GROUPS, groups_text
 
 CONF = Path(plugins.__file__).parents[1] / "conf"
-
-
-@pytest.fixture(scope="module")
-def composer() -> Iterator[Composer]:
-    with Composer() as composer:
-        yield composer
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,6 @@ BASE = [
     "executor=simulated", "model=llama_3_8b", "gpu=h100", "dtype=bfloat16", "pool_bytes=128MiB", "max_len=256",
     "workload.num_requests=20", "workload.shared_prefix=0.5", "workload.mean=90", "workload.cap=250", "engine.chunk=64",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def composer() -> Iterator[Composer]:
-    with Composer() as composer:
-        yield composer
 
 
 class Everybody:

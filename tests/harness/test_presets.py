@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,12 +22,6 @@ CONF = Path(plugins.__file__).parents[1] / "conf"
 PRESETS = sorted(path.stem for path in CONF.glob("preset/*.yaml"))
 CHOICES = [f"{axis}={path.stem}" for axis in AXES for path in sorted(CONF.glob(f"{axis}/*.yaml"))]
 NEEDS = {"admission=oracle": ["forecast=oracle"]}
-
-
-@pytest.fixture(scope="module")
-def composer() -> Iterator[Composer]:
-    with Composer() as composer:
-        yield composer
 
 
 @pytest.mark.parametrize("name", PRESETS)

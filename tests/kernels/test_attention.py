@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from kvlab.kernels.attention import attend, kernel_name
-from kvlab.kernels.reference import attend as truth
 from kvlab.memory.view import make_view
 
-TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 6e-3}  # relative RMS
 # (dtype, head size, key/value heads, query heads a key/value head)
 SHAPES = [
     (torch.float32, 64, 3, 3),
@@ -27,51 +25,10 @@ SHAPES = [
 NAMES = [f"{str(dtype)[6:]}-{dim}-{heads}x{groups}" for dtype, dim, heads, groups in SHAPES]
 
 
-class Case:
-    """Sequences of these lengths whose slots are scattered as rows and as blocks; all other slots hold NaN."""
-
-    def __init__(self, shape, lengths, new, block_size, seed=0):
-        dtype, head_dim, heads, groups = shape
-        rng = np.random.default_rng(seed)
-        generator = torch.Generator().manual_seed(seed)
-        self.scale = head_dim**-0.5
-        stop = np.array(lengths)
-        start = stop - np.array(new)
-        blocks = -(-stop // block_size)
-        slots = (int(blocks.sum()) + 3) * block_size
-        table = rng.integers(-(2**31), 2**31 - 1, (len(lengths), int(blocks.max()) + 2)).astype(np.int32)
-        order = iter(rng.permutation(slots // block_size).tolist())
-        for row, count in enumerate(blocks):
-            table[row, :count] = [next(order) for _ in range(count)]
-        first = np.cumsum(stop + 1) - stop  # a slot of nobody between rows
-        self.blocks = make_view(table, start, stop, block_size)
-        self.rows = make_view(first[:, None].astype(np.int32), start, stop, None)
-        self.q_TQD = torch.randn(sum(new), heads * groups, head_dim, generator=generator).to(dtype)
-        self.paged = [torch.full((slots, heads, head_dim), torch.nan, dtype=dtype) for _ in range(2)]
-        self.flat = [
-            torch.full((int(stop.sum()) + 9 + len(new), heads, head_dim), torch.nan, dtype=dtype) for _ in range(2)
-        ]
-        for row, length in enumerate(lengths):
-            position = np.arange(length)
-            slot_N = table[row, position // block_size].astype(np.int64) * block_size + position % block_size
-            for flat, paged in zip(self.flat, self.paged, strict=True):
-                x_NHD = torch.randn(length, heads, head_dim, generator=generator).to(dtype)
-                flat[first[row] : first[row] + length] = x_NHD
-                paged[torch.from_numpy(slot_N)] = x_NHD
-
-    def over_rows(self, **options):
-        return attend(self.q_TQD, *self.flat, self.rows, self.scale, **options)
-
-    def over_blocks(self, **options):
-        return attend(self.q_TQD, *self.paged, self.blocks, self.scale, **options)
-
-    def truth(self):
-        return truth(self.q_TQD, *self.flat, self.rows, self.scale)
-
-
-def assert_close(result, expected, what):
-    error = ((result.double() - expected).square().mean() / expected.square().mean()).sqrt().item()
-    assert error < TOLERANCE[result.dtype], f"{what}: relative RMS error {error:.1e}"
+@pytest.fixture
+def over(compiled):
+    """over(case, block_size): what comes out; None is rows."""
+    return lambda case, block_size: attend(case.q_TQD, *case.placed(block_size), case.scale, compiled=compiled)
 
 
 def odd_lengths(block_size):
@@ -85,104 +42,95 @@ def compiled(request):
     return request.param
 
 
-@pytest.fixture(autouse=True)
-def threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("block_size", [1, 3, 16, 128])
 @pytest.mark.parametrize("shape", SHAPES, ids=NAMES)
-def test_decode(shape, block_size, compiled):
-    lengths = odd_lengths(block_size)
-    case = Case(shape, lengths, [1] * len(lengths), block_size)
-    rows, blocks = case.over_rows(compiled=compiled), case.over_blocks(compiled=compiled)
+def test_decode(shape, block_size, case_of, over):
+    case = case_of(shape, [(length, 1) for length in odd_lengths(block_size)])
+    rows, blocks = over(case, None), over(case, block_size)
     assert rows.dtype == shape[0]
     assert torch.equal(rows, blocks), "the geometries differ"
-    assert_close(rows, case.truth(), "decode")
+    case.check(rows)
 
 
 @pytest.mark.parametrize("block_size", [1, 3, 16, 128])
 @pytest.mark.parametrize("shape", SHAPES, ids=NAMES)
-def test_pieces_of_any_length(shape, block_size, compiled):
+def test_pieces_of_any_length(shape, block_size, case_of, over):
     """Whole prompts, chunks behind a prefix and single tokens in one launch; one sequence sits out."""
-    case = Case(shape, [5, 63, 100, 1, 130, 17, 40], [5, 20, 1, 1, 130, 2, 0], block_size)
-    rows, blocks = case.over_rows(compiled=compiled), case.over_blocks(compiled=compiled)
+    case = case_of(shape, [(5, 5), (63, 20), (100, 1), (1, 1), (130, 130), (17, 2), (40, 0)])
+    rows, blocks = over(case, None), over(case, block_size)
     assert torch.equal(rows, blocks), "the geometries differ"
-    assert_close(rows, case.truth(), "pieces")
+    case.check(rows)
 
 
-def test_a_long_chunk_behind_a_prefix_is_split():
-    case = Case((torch.float32, 16, 1, 2), [700, 650], [600, 513], 16)
-    assert torch.equal(case.over_rows(), case.over_blocks())
-    assert_close(case.over_rows(), case.truth(), "long chunks")
+def test_a_long_chunk_behind_a_prefix_is_split(case_of):
+    case = case_of((torch.float32, 16, 1, 2), [(700, 600), (650, 513)])
+    rows, blocks = (attend(case.q_TQD, *case.placed(block_size), case.scale) for block_size in (None, 16))
+    assert torch.equal(rows, blocks)
+    case.check(rows)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=NAMES)
-def test_a_sequence_does_not_notice_who_shares_its_launch(shape, compiled):
-    lengths, new = [5, 63, 100, 1, 130, 17], [5, 20, 1, 1, 1, 2]
-    case = Case(shape, lengths, new, 16)
-    together = case.over_blocks(compiled=compiled)
-    stop, first = np.array(lengths), np.cumsum(new) - new
+def test_a_sequence_does_not_notice_who_shares_its_launch(shape, compiled, case_of):
+    case = case_of(shape, [(5, 5), (63, 20), (100, 1), (1, 1), (130, 1), (17, 2)])
+    keys, values, view = case.placed(16)
+    together = attend(case.q_TQD, keys, values, view, case.scale, compiled=compiled)
+    queries, outputs = case.q_TQD.split(case.new.tolist()), together.split(case.new.tolist())
     for order in ([3], [1], [4, 2], [5, 0, 4]):
-        table = case.blocks.table_BP.numpy()[order]
-        view = make_view(table, stop[order] - np.array(new)[order], stop[order], 16)
-        q_TQD = torch.cat([case.q_TQD[first[i] : first[i] + new[i]] for i in order])
-        apart = attend(q_TQD, *case.paged, view, case.scale, compiled=compiled)
-        expected = torch.cat([together[first[i] : first[i] + new[i]] for i in order])
+        fewer = make_view(view.table_BP.numpy()[order], case.start[order], case.stop[order], 16)
+        q_TQD, expected = (torch.cat([x[i] for i in order]) for x in (queries, outputs))
+        apart = attend(q_TQD, keys, values, fewer, case.scale, compiled=compiled)
         assert torch.equal(apart, expected), f"sequences {order} by themselves"
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=NAMES)
-def test_threads_change_nothing(shape, threads):
+def test_threads_change_nothing(shape, threads, case_of):
     """Of what the C kernel computes: decode, short pieces, and in float64 everything."""
     if kernel_name() != "c":
         pytest.skip(f"decode runs in {kernel_name()}")
     longest = 300 if shape[0] == torch.float64 else 8
-    case = Case(shape, [5, 63, 100, 1, 130, 17, 33, 300], [5, 8, 1, 1, 1, 2, 3, longest], 16)
-    threads(1)
-    one = case.over_blocks()
+    case = case_of(shape, [(5, 5), (63, 8), (100, 1), (1, 1), (130, 1), (17, 2), (33, 3), (300, longest)])
+    placed = case.placed(16)
+    one = attend(case.q_TQD, *placed, case.scale)
     threads(2)
-    assert torch.equal(case.over_blocks(), one)
+    assert torch.equal(attend(case.q_TQD, *placed, case.scale), one)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=NAMES)
-def test_poison_in_a_sequences_own_slots_shows(shape, compiled):
+def test_poison_in_a_sequences_own_slots_shows(shape, case_of, over):
     """The control for every test with NaN in free slots: a kernel must not hide the NaN that it reads."""
     for poisoned in range(2):
-        case = Case(shape, [70, 90], [1, 3], 16)
-        case.flat[poisoned][case.rows.start_B[0] + 40] = torch.nan
-        o_TQD = case.over_rows(compiled=compiled)
+        case = case_of(shape, [(70, 1), (90, 3)])
+        case.kv[0][poisoned, 40] = torch.nan
+        o_TQD = over(case, None)
         assert o_TQD[0].isnan().any(dim=-1).all()
         assert not o_TQD[1:].isnan().any()
 
 
-def test_large_scores_do_not_overflow(compiled):
-    case = Case((torch.float32, 64, 3, 3), [100, 129], [1, 1], 16)
+def test_large_scores_do_not_overflow(case_of, over):
+    case = case_of((torch.float32, 64, 3, 3), [(100, 1), (129, 1)])
     case.q_TQD *= 300
-    assert_close(case.over_rows(compiled=compiled), case.truth(), "large scores")
+    case.check(over(case, None), tolerance=1e-5)  # scores of 1,000 are known to 1e-4 in float32
 
 
-def test_queries_need_not_be_contiguous(compiled):
-    case = Case((torch.float32, 64, 3, 3), [100, 129], [1, 1], 16)
-    expected = case.over_rows(compiled=compiled)
+def test_queries_need_not_be_contiguous(case_of, over):
+    case = case_of((torch.float32, 64, 3, 3), [(100, 1), (129, 1)])
+    expected = over(case, None)
     case.q_TQD = case.q_TQD.transpose(0, 1).contiguous().transpose(0, 1)
-    assert torch.equal(case.over_rows(compiled=compiled), expected)
+    assert torch.equal(over(case, None), expected)
 
 
 @pytest.mark.parametrize(("dtype", "new"), [(torch.float32, 6), (torch.float64, 66)])
-def test_a_token_is_the_same_alone_and_in_a_piece(dtype, new):
+def test_a_token_is_the_same_alone_and_in_a_piece(dtype, new, case_of):
     """Verified drafts, and in float64 a recomputed sequence, agree with decode steps to the bit."""
     if kernel_name() != "c":
         pytest.skip(f"decode runs in {kernel_name()}")
-    case = Case((dtype, 64, 3, 3), [70, 90], [new, 1], 16)
-    together = case.over_rows()
+    case = case_of((dtype, 64, 3, 3), [(70, new), (90, 1)])
+    keys, values, view = case.placed(None)
+    together = attend(case.q_TQD, keys, values, view, case.scale)
     for token in range(new):
         stop = np.array([71 - new + token])
-        view = make_view(case.rows.start_B[:1, None].numpy().astype(np.int32), stop - 1, stop, None)
-        alone = attend(case.q_TQD[token : token + 1], *case.flat, view, case.scale)
+        last = make_view(view.start_B[:1, None].numpy().astype(np.int32), stop - 1, stop, None)
+        alone = attend(case.q_TQD[token : token + 1], keys, values, last, case.scale)
         assert torch.equal(alone[0], together[token])
 
 

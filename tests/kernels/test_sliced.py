@@ -24,14 +24,6 @@ def shape(request):
     return request.param
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def layouts(shape):
     """k_SHD, v_SHD of the middle layer, apart and as slices of [S, L, H, D] whose other layers are NaN."""

@@ -76,16 +76,12 @@ def test_write_takes_views_of_a_projection(layout, compiled):
     assert torch.equal(all_of(keys)[:5], k_HTD.transpose(0, 1))
 
 
-def test_many_tokens_on_two_threads_are_written_like_few():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        keys, values = pool_like("tiles of 16", 3000), pool_like("tiles of 16", 3000)
-        k_THD, v_THD = torch.randn(2, 2500, HEADS, DIM)
-        slot_T = torch.randperm(3000)[:2500]
-        write(keys, values, slot_T, k_THD, v_THD)
-    finally:
-        torch.set_num_threads(before)
+def test_many_tokens_on_two_threads_are_written_like_few(threads):
+    threads(2)
+    keys, values = pool_like("tiles of 16", 3000), pool_like("tiles of 16", 3000)
+    k_THD, v_THD = torch.randn(2, 2500, HEADS, DIM)
+    slot_T = torch.randperm(3000)[:2500]
+    write(keys, values, slot_T, k_THD, v_THD)
     assert torch.equal(take(keys, slot_T), k_THD)
     assert torch.equal(take(values, slot_T), v_THD)
 

@@ -34,3 +34,8 @@ def _ending(code: Callable[[], object]) -> int:
 @pytest.fixture
 def ending() -> Callable[[Callable[[], object]], int]:
     return _ending
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(threads: Callable[[int], None]) -> None:
+    """Of torch, unless a test says otherwise."""

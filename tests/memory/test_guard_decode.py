@@ -20,15 +20,6 @@ OTHERS = [(torch.float32, 20), (torch.float64, 6), (torch.bfloat16, 80), (torch.
 ALL = [*SHAPES, *(pytest.param(*shape, marks=pytest.mark.slow) for shape in OTHERS)]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Forks of a process whose OpenMP threads run cannot use them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def guarded(size, dtype):
     """Random numbers whose last byte is the last before a page that nobody may read."""
     nbytes = torch.Size(size).numel() * dtype.itemsize
@@ -56,7 +47,7 @@ def run(q_TQD, k_pool, v_pool, view):
     if function is None:
         pytest.skip(name)
     o_TQD = torch.empty_like(q_TQD)
-    decode.decode(function, q_TQD, k_pool, v_pool, o_TQD, view, decode.queries_of(view, 1), 0.1)
+    decode.Decoding(function, k_pool, view, decode.queries_of(view, 1), 0.1)(q_TQD, k_pool, v_pool, o_TQD)
     return o_TQD
 
 

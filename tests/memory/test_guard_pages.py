@@ -29,15 +29,6 @@ def store(request):
     store.close()
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Forks of a process whose OpenMP threads run cannot use them; torch on one thread needs none."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def mapped(store, lengths):
     """Map just the pages of rows of these lengths, whole pages, and fill them."""
     physical = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,13 +27,6 @@ SETS = {
     "AVX2": ("-march=x86-64-v3",),
     "portable": ("-march=x86-64",),
 }
-
-
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
 
 
 def model_of(tiny_config: dict[str, Any], sizes: dict[str, int], dtype: str, compiled: bool = True) -> Llama:

@@ -5,30 +5,21 @@ What each request makes alone is told by a run that batches nothing: one request
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-import torch
 
 from kvlab.harness.compose import Composer
 from kvlab.run import execute
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 NEEDS = {"admission=oracle": "oracle"}  # the forecast
 SMALLER = {"growing_step": ["strategy.step=8"]}
 NOBODY_GIVES_WAY = ("hf_dynamic", "orca_max", "orca_pow2", "orca_oracle")
 TOKEN_BYTES = 2 * 2 * 2 * 16 * 8  # keys and values, layers, heads, numbers of a head, bytes of one
-
-
-@pytest.fixture(scope="module")
-def composer() -> Iterator[Composer]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with Composer() as composer:
-        yield composer
-    torch.set_num_threads(threads)
 
 
 def work(rng: Random, max_len: int) -> list[str]:

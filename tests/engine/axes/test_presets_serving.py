@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
-import torch
 
 from kvlab.build import AXES
 from kvlab.harness import plugins
 from kvlab.harness.compose import Composer
 from kvlab.run import execute
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CONF = Path(plugins.__file__).parents[1] / "conf"
 NAMES = {group: sorted(path.stem for path in CONF.glob(f"{group}/*.yaml")) for group in (*AXES, "preset", "strategy")}
@@ -22,15 +22,6 @@ WORK = [
     "workload=uniform", "workload.prompt_len={min: 1, max: 30}", "workload.output_len={min: 1, max: 24}",
     "workload.num_requests=16",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def composer() -> Iterator[Composer]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with Composer() as composer:
-        yield composer
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

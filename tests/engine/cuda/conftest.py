@@ -118,8 +118,5 @@ def work():
 
 
 @pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def _one_thread(threads):
+    """Of torch, unless a test says otherwise."""

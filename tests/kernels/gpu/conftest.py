@@ -147,11 +147,3 @@ def reserved(device):
             return [kv_SLHD[:, -1] for kv_SLHD in kv]
 
         yield make
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

@@ -128,11 +128,3 @@ def nothing_lives():
         assert not any(device.live().values()), device.live()
 
     return check
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
