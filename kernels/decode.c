@@ -170,16 +170,29 @@ static void join(const struct launch *launch, int64_t query, int64_t bundle) {
     for (int head = 0; head < item.heads; head++) finish(item.o + head * GROUPS * HEAD_DIM, states + head);
 }
 
-// q and o [T, H * GROUPS, HEAD_DIM]; keys and values are two pools laid out alike. Query i < count is packed token
-// token[i]; it sees the first seen[i] tokens of sequence[i], of them the last `window` if that is not 0.
-// Contiguous rows: table is NULL and start[b] is the slot of sequence b's first token; paged: row b of table, of
-// width entries.
-void attend_decode(const element *q, const element *keys, const element *values, element *o,
-                   const int64_t *sequence, const int64_t *token, int64_t count, const int32_t *seen,
-                   int64_t window, const int64_t *start, const int32_t *table, int64_t width, int64_t block_size,
-                   int64_t kv_heads, const struct pool *pool, double scale, int threads) {
-    struct launch launch = {q,     keys,       values,   o,    sequence, token, seen, window, start, table,
-                            width, block_size, kv_heads, pool, (real)(scale * LOG2_E), 0, NULL};
+// The queries of a launch, the same in each of its layers. Query i < count is packed token token[i]; it sees the first
+// seen[i] tokens of sequence[i], of them the last `window` if that is not 0. Contiguous rows: table is NULL and
+// start[b] is the slot of sequence b's first token; paged: row b of table, of width entries.
+struct queries {
+    const int64_t *sequence, *token;
+    int64_t count;
+    const int32_t *seen;
+    int64_t window;
+    const int64_t *start;
+    const int32_t *table;
+    int64_t width, block_size, kv_heads;
+    const struct pool *pool;
+    double scale;
+    int64_t threads;
+};
+
+// q and o [T, H * GROUPS, HEAD_DIM]; keys and values are two pools laid out alike.
+void attend_decode(const struct queries *all, const element *q, const element *keys, const element *values,
+                   element *o) {
+    int64_t kv_heads = all->kv_heads, count = all->count, threads = all->threads;
+    struct launch launch = {q, keys, values, o, all->sequence, all->token, all->seen, all->window, all->start,
+                            all->table, all->width, all->block_size, kv_heads, all->pool,
+                            (real)(all->scale * LOG2_E), 0, NULL};
     launch.bundles = (kv_heads + BUNDLE - 1) / BUNDLE;
     if (threads > 1 && count * launch.bundles < ITEMS * threads) {
         int64_t parts = 0;

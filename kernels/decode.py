@@ -22,6 +22,7 @@ from kvlab.kernels.compiler import CompileError, load
 from kvlab.kernels.pool import heads_of, pool_of
 from kvlab.memory.view import Blocks, View
 
+POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int64
 ELEMENTS = {torch.float32: "FLOAT32", torch.float64: "FLOAT64", torch.bfloat16: "BFLOAT16"}
 
 
@@ -31,6 +32,16 @@ class Queries(NamedTuple):
     sequence_N: NDArray[np.int64]  # index in the view
     token_N: NDArray[np.int64]  # packed token
     seen_N: NDArray[np.int32]  # leading tokens of the sequence that it sees, itself the last
+
+
+class CQueries(ctypes.Structure):
+    """`struct queries` of decode.c."""
+
+    _fields_ = (
+        ("sequence", POINTER), ("token", POINTER), ("count", NUMBER), ("seen", POINTER), ("window", NUMBER),
+        ("start", POINTER), ("table", POINTER), ("width", NUMBER), ("block_size", NUMBER), ("kv_heads", NUMBER),
+        ("pool", POINTER), ("scale", ctypes.c_double), ("threads", NUMBER),
+    )  # fmt: skip
 
 
 def queries_of(view: View, longest: int) -> Queries:
@@ -57,33 +68,36 @@ def kernel(dtype: torch.dtype, head_dim: int, groups: int) -> tuple[Callable[...
     except CompileError as error:
         logging.getLogger(__name__).warning("decode attention runs in torch, several times slower: %s", error)
         return None, f"torch: {error}"
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    function.argtypes = [*[pointer] * 6, number, pointer, number, *[pointer] * 2, *[number] * 3, pointer,
-                         ctypes.c_double, ctypes.c_int]  # fmt: skip
-    function.restype = None
+    function.argtypes, function.restype = [POINTER] * 5, None
     return function, "c"
 
 
-def decode(
-    function: Callable[..., None],
-    q_TQD: Tensor,
-    k_SHD: Tensor,
-    v_SHD: Tensor,
-    o_TQD: Tensor,
-    view: View,
-    queries: Queries,
-    scale: float,
-    window: int | None = None,
-) -> None:
-    """Write o_TQD of those queries. Each sees the last `window` tokens up to its own, or all of them."""
-    assert k_SHD.stride() == v_SHD.stride(), "keys and values are laid out alike"
-    assert q_TQD.is_contiguous(), "queries are packed"
-    if isinstance(view, Blocks):
-        start, table, width, block_size = None, view.table_BP.data_ptr(), view.table_BP.shape[1], view.block_size
-    else:
-        start, table, width, block_size = view.start_B.data_ptr(), None, 0, 1
-    function(
-        q_TQD.data_ptr(), k_SHD.data_ptr(), v_SHD.data_ptr(), o_TQD.data_ptr(),
-        *(x_N.ctypes.data for x_N in queries[:2]), len(queries.seen_N), queries.seen_N.ctypes.data, window or 0,
-        start, table, width, block_size, heads_of(k_SHD), ctypes.byref(pool_of(k_SHD)), scale, torch.get_num_threads(),
-    )  # fmt: skip
+class Decoding:
+    """Attention of some queries of a launch. What its layers have in common is put together once."""
+
+    def __init__(
+        self,
+        function: Callable[..., None],
+        k_pool: Tensor,
+        view: View,
+        queries: Queries,
+        scale: float,
+        window: int | None = None,
+    ) -> None:
+        """k_pool: any of those that will be read. Each query sees the last `window` tokens up to its own, or all."""
+        if isinstance(view, Blocks):
+            start, table, width, block_size = None, view.table_BP.data_ptr(), view.table_BP.shape[1], view.block_size
+        else:
+            start, table, width, block_size = view.start_B.data_ptr(), None, 0, 1
+        self._stride, pool = k_pool.stride(), pool_of(k_pool)
+        self._kept = CQueries(
+            *(x_N.ctypes.data for x_N in queries[:2]), len(queries.seen_N), queries.seen_N.ctypes.data, window or 0,
+            start, table, width, block_size, heads_of(k_pool), ctypes.addressof(pool), scale, torch.get_num_threads(),
+        ), view, queries, pool  # fmt: skip
+        self._function, self._queries = function, ctypes.byref(self._kept[0])
+
+    def __call__(self, q_TQD: Tensor, k_pool: Tensor, v_pool: Tensor, o_TQD: Tensor) -> None:
+        """Write o_TQD of those queries."""
+        assert k_pool.stride() == v_pool.stride() == self._stride, "keys and values are laid out alike"
+        assert q_TQD.is_contiguous(), "queries are packed"
+        self._function(self._queries, q_TQD.data_ptr(), k_pool.data_ptr(), v_pool.data_ptr(), o_TQD.data_ptr())

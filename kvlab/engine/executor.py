@@ -16,7 +16,7 @@ from kvlab.engine.launch import Launch, packed
 from kvlab.engine.sampling import Asked, Sampler, best
 from kvlab.kernels.attention import SHORT
 from kvlab.kernels.pool import tile_of
-from kvlab.kernels.write import write
+from kvlab.kernels.write import Writing
 from kvlab.memory.dense import DenseStore
 from kvlab.memory.store import Store
 from kvlab.model import llama
@@ -29,10 +29,13 @@ class Attention:
 
     def __init__(self, store: Store, kernels: Kernels, view: Any, scale: float) -> None:
         self.store, self.kernels, self.view, self.scale = store, kernels, view, scale
+        self.writing: Writing | None = None
 
     def __call__(self, layer: int, q_TQD: Tensor, k_THD: Tensor, v_THD: Tensor) -> Tensor:
         k_SHD, v_SHD = self.store.layer(layer)
-        write(k_SHD, v_SHD, self.view.slot_T, k_THD, v_THD)
+        if self.writing is None:
+            self.writing = Writing(k_SHD, self.view.slot_T, k_THD, v_THD)
+        self.writing(k_SHD, v_SHD, k_THD, v_THD)
         return self.kernels.attend(q_TQD, k_SHD, v_SHD, self.view, self.scale)
 
 

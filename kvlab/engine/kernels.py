@@ -42,8 +42,16 @@ class Kvlab:
 
     tiles = True  # it reads head-major pools too
     make_view = staticmethod(view.make_view)
-    attend = staticmethod(attention.attend)
     kernel_name = staticmethod(attention.kernel_name)
+
+    def __init__(self) -> None:
+        self._launch: attention.Attention | None = None  # the last one's, whose layers have most in common
+
+    def attend(self, q_TQD: Tensor, k_SHD: Tensor, v_SHD: Tensor, view: view.View, scale: float) -> Tensor:
+        launch = self._launch
+        if launch is None or not launch.serves(q_TQD, k_SHD, view, scale):
+            launch = self._launch = attention.Attention(q_TQD, k_SHD, view, scale)
+        return launch(q_TQD, k_SHD, v_SHD)
 
     def on(self, device: str) -> Kernels:
         if device == "cpu":

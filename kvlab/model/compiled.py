@@ -35,16 +35,17 @@ class Compiled:
         self.shape = CShape(
             shape.hidden, shape.ffn, shape.q_heads, shape.kv_heads, shape.head_dim, ctypes.c_float(shape.rms_eps)
         )
-        self.layers = [_weights(layer, shape.q_heads * shape.head_dim) for layer in layers]
+        self.layers = [ctypes.byref(_weights(layer, shape.q_heads * shape.head_dim)) for layer in layers]
 
     def __call__(self, x_TC: Tensor, position_T: Tensor, attention: Attention, rows_N: Tensor) -> Tensor:
         """logits_NV, float32. Overwrites x_TC. What attention is handed is overwritten once it has returned."""
         step, q_TQD, k_THD, v_THD, kept = self._step(x_TC, position_T)
         shape_at, step_at = ctypes.byref(self.shape), ctypes.byref(step)
-        for index, layer in enumerate(self.layers):
-            self.functions.before(shape_at, ctypes.byref(layer), step_at)
+        before, after = self.functions.before, self.functions.after
+        for index, layer_at in enumerate(self.layers):
+            before(shape_at, layer_at, step_at)
             o_TQD = attention(index, q_TQD, k_THD, v_THD).contiguous()
-            self.functions.after(shape_at, ctypes.byref(layer), step_at, o_TQD.data_ptr())
+            after(shape_at, layer_at, step_at, o_TQD.data_ptr())
         del kept
         return self._logits(step, rows_N)
 
