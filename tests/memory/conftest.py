@@ -1,4 +1,4 @@
-"""How a piece of code ends that may touch memory which is not there."""
+"""What tests of memory share: runs that preempt, and how code ends that may touch memory which is not there."""
 
 from __future__ import annotations
 
@@ -7,9 +7,60 @@ import os
 import resource
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+
+from kvlab.strategies.vattention import VAttention
+from kvlab.strategy import Arrival, Grant
+
+
+class Forking(VAttention):
+    """Each request is born as the child of a fork, so that runs alias page groups, copy and give aliases back."""
+
+    def admit(self, arrival: Arrival, new: int, leave: int = 0) -> Grant | None:
+        parent = Arrival(-1 - arrival.seq, arrival.length, arrival.length, arrival.limit, arrival.expected)
+        if len(self.table.spare) < 2 or super().admit(parent, arrival.length, leave) is None:
+            return None
+        grant = self.fork(parent.seq, arrival)
+        self.release(parent.seq)
+        return grant and Grant(0, grant.room)
+
+
+STRATEGIES = {
+    "paged": {"_target_": "kvlab.strategies.paged.Paged", "block_size": 16},
+    "virtual": {"_target_": "kvlab.strategies.vattention.VAttention"},
+    "sliced": {"_target_": "kvlab.strategies.vattention.VAttention", "page_layout": "sliced"},
+    "ahead": {"_target_": "kvlab.strategies.vattention.VAttention", "map_ahead": 1},
+    "forking": {"_target_": f"{__name__}.Forking"},
+}
+TINY = {
+    "name": "tiny", "path": None, "seed": 0, "layers": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "hidden": 32,
+    "ffn": 64, "vocab": 97, "rope_theta": 10000.0, "rms_eps": 1e-5, "tied": False, "max_position": 8192,
+}  # fmt: skip
+
+
+def _config(name: str, requests: int = 4, output: int = 10) -> dict[str, Any]:
+    return {
+        "strategy": {"name": name, **STRATEGIES[name]},
+        "model": TINY,
+        "workload": {"name": "fixed", "num_requests": requests, "prompt_len": 12, "output_len": output},
+        "admission": {"_target_": "kvlab.engine.axes.PromptPlusOne"},
+        "victim": {"_target_": "kvlab.engine.axes.Newest"},
+        "preemption": {"_target_": "kvlab.engine.axes.Recompute"},
+        "attention": {"_target_": "kvlab.engine.kernels.Kvlab"},
+        "forecast": {"_target_": "kvlab.engine.axes.Limit"},
+        "engine": {"max_seqs": 8, "chunk": None, "clock": "steps", "temperature": 0.0, "threads": 1},
+        "seed": 0, "max_len": 32, "page_group_bytes": 4096, "pool_bytes": 7 * 4 * 4096, "pool_blocks": None,
+        "block_size": 16, "dtype": "float64", "device": "cpu", "executor": "real", "timing": False,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def config_of() -> Callable[..., dict[str, Any]]:
+    """config_of(name, requests, output): a run that preempts, in pages of 4,096 bytes, under one of STRATEGIES."""
+    return _config
 
 
 def _ending(code: Callable[[], object]) -> int:

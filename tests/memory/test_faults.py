@@ -17,61 +17,13 @@ from kvlab.memory.host_vmm import PAGE_BYTES, PhysicalPool, Reservation, VmmErro
 from kvlab.memory.virtual import VirtualStore
 from kvlab.moves import Map, Unmap
 from kvlab.run import execute
-from kvlab.strategies.vattention import VAttention
-from kvlab.strategy import Arrival, Grant
 
-TINY = {
-    "name": "tiny", "path": None, "seed": 0, "layers": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "hidden": 32,
-    "ffn": 64, "vocab": 97, "rope_theta": 10000.0, "rms_eps": 1e-5, "tied": False, "max_position": 8192,
-}  # fmt: skip
-
-
-class Forking(VAttention):
-    """Each request is born as the child of a fork, so that runs alias page groups, copy and give aliases back."""
-
-    def admit(self, arrival: Arrival, new: int, leave: int = 0) -> Grant | None:
-        parent = Arrival(-1 - arrival.seq, arrival.length, arrival.length, arrival.limit, arrival.expected)
-        if len(self.table.spare) < 2 or super().admit(parent, arrival.length, leave) is None:
-            return None
-        grant = self.fork(parent.seq, arrival)
-        self.release(parent.seq)
-        return grant and Grant(0, grant.room)
-
-
-STRATEGIES = {
-    "dense": {"_target_": "kvlab.strategies.paged.Paged", "block_size": 16},
-    "virtual": {"_target_": "kvlab.strategies.vattention.VAttention"},
-    "sliced": {"_target_": "kvlab.strategies.vattention.VAttention", "page_layout": "sliced"},
-    "ahead": {"_target_": "kvlab.strategies.vattention.VAttention", "map_ahead": 1},
-    "forking": {"_target_": f"{__name__}.Forking"},
-}
+NAMES = ("paged", "virtual", "sliced", "ahead", "forking")
 SWAPPING = {  # how many tokens of 2,048 bytes the host has room for
-    "swapping": ("dense", 40),
+    "swapping": ("paged", 40),
     "swapping rows": ("virtual", 48),
-    "a small host": ("dense", 15),
+    "a small host": ("paged", 15),
 }
-
-
-def config(name: str) -> dict:
-    if name.endswith(" in tiles"):  # of two pages
-        return {**config(name.removesuffix(" in tiles")), "layout": {"name": "head_major", "tile": 16}}
-    if name in SWAPPING:
-        strategy, host = SWAPPING[name]
-        swap = {"_target_": "kvlab.engine.axes.Swap"}
-        return {**config(strategy), "preemption": swap, "host_bytes": host * 2048}
-    return {
-        "strategy": {"name": name, **STRATEGIES[name]},
-        "model": TINY,
-        "workload": {"name": "fixed", "num_requests": 4, "prompt_len": 12, "output_len": 10},
-        "admission": {"_target_": "kvlab.engine.axes.PromptPlusOne"},
-        "victim": {"_target_": "kvlab.engine.axes.Newest"},
-        "preemption": {"_target_": "kvlab.engine.axes.Recompute"},
-        "attention": {"_target_": "kvlab.engine.kernels.Kvlab"},
-        "forecast": {"_target_": "kvlab.engine.axes.Limit"},
-        "engine": {"max_seqs": 8, "chunk": None, "clock": "steps", "temperature": 0.0, "threads": 1},
-        "seed": 0, "max_len": 32, "page_group_bytes": 4096, "pool_bytes": 7 * 4 * 4096, "pool_blocks": None,
-        "block_size": 16, "dtype": "float64", "device": "cpu", "executor": "real", "timing": False,
-    }  # fmt: skip
 
 
 def files() -> int:
@@ -111,7 +63,23 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def run(folder, monkeypatch):
+def config(config_of):
+    """config(name): of a run of that name."""
+
+    def make(name):
+        if name.endswith(" in tiles"):  # of two pages
+            return {**make(name.removesuffix(" in tiles")), "layout": {"name": "head_major", "tile": 16}}
+        if name in SWAPPING:
+            strategy, host = SWAPPING[name]
+            swap = {"_target_": "kvlab.engine.axes.Swap"}
+            return {**make(strategy), "preemption": swap, "host_bytes": host * 2048}
+        return config_of(name)
+
+    return make
+
+
+@pytest.fixture
+def run(folder, config, monkeypatch):
     """Run a configuration to its end; its result and its stores, closed."""
     ledgers = []
     init = VirtualStore.__init__
@@ -131,7 +99,7 @@ def run(folder, monkeypatch):
 
 
 HAPPENS = [
-    *((kind, name) for kind in ("pool", "reservation", "map", "unmap") for name in STRATEGIES),
+    *((kind, name) for kind in ("pool", "reservation", "map", "unmap") for name in NAMES),
     ("copy", "forking"),
     *((kind, name) for kind in ("host", "swap") for name in ("swapping", "swapping rows")),
     *(pytest.param(kind, "forking in tiles", marks=pytest.mark.slow) for kind in ("map", "unmap")),
@@ -158,7 +126,7 @@ def test_a_run_ends_failed_whichever_call_fails(kind, name, run):
 
 def test_a_host_too_small_for_anybody_costs_the_tokens_and_not_the_run(run):
     """Who finds no room there is computed again, and everybody gets the same text."""
-    _, plain, _ = run("dense")
+    _, plain, _ = run("paged")
     _, swapped, _ = run("swapping")
     _, small, _ = run("a small host")
     for result in (swapped, small):

@@ -13,8 +13,6 @@ from kvlab.memory.cuda.fence import Fence
 from kvlab.memory.cuda.vmm import CudaVmm
 from kvlab.memory.vmm import HOST
 from kvlab.run import execute
-from kvlab.strategies.vattention import VAttention
-from kvlab.strategy import Arrival, Grant
 
 PAGE = 4096
 OPENING = (
@@ -27,49 +25,8 @@ CALLS = (
 )  # fmt: skip
 
 
-class Forking(VAttention):
-    """Each request is born as the child of a fork, so that runs alias page groups, copy and give aliases back."""
-
-    def admit(self, arrival: Arrival, new: int, leave: int = 0) -> Grant | None:
-        parent = Arrival(-1 - arrival.seq, arrival.length, arrival.length, arrival.limit, arrival.expected)
-        if len(self.table.spare) < 2 or super().admit(parent, arrival.length, leave) is None:
-            return None
-        grant = self.fork(parent.seq, arrival)
-        self.release(parent.seq)
-        return grant and Grant(0, grant.room)
-
-
-STRATEGIES = {
-    "paged": {"_target_": "kvlab.strategies.paged.Paged", "block_size": 16},
-    "virtual": {"_target_": "kvlab.strategies.vattention.VAttention"},
-    "sliced": {"_target_": "kvlab.strategies.vattention.VAttention", "page_layout": "sliced"},
-    "ahead": {"_target_": "kvlab.strategies.vattention.VAttention", "map_ahead": 1},
-    "forking": {"_target_": f"{__name__}.Forking"},
-}
-TINY = {
-    "name": "tiny", "path": None, "seed": 0, "layers": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "hidden": 32,
-    "ffn": 64, "vocab": 97, "rope_theta": 10000.0, "rms_eps": 1e-5, "tied": False, "max_position": 8192,
-}  # fmt: skip
-
-
-def config(name: str, requests: int, output: int) -> dict:
-    return {
-        "strategy": {"name": name, **STRATEGIES[name]},
-        "model": TINY,
-        "workload": {"name": "fixed", "num_requests": requests, "prompt_len": 12, "output_len": output},
-        "admission": {"_target_": "kvlab.engine.axes.PromptPlusOne"},
-        "victim": {"_target_": "kvlab.engine.axes.Newest"},
-        "preemption": {"_target_": "kvlab.engine.axes.Recompute"},
-        "attention": {"_target_": "kvlab.engine.kernels.Kvlab"},
-        "forecast": {"_target_": "kvlab.engine.axes.Limit"},
-        "engine": {"max_seqs": 8, "chunk": None, "clock": "steps", "temperature": 0.0, "threads": 1},
-        "seed": 0, "max_len": 32, "page_group_bytes": PAGE, "pool_bytes": 7 * 4 * PAGE, "pool_blocks": None,
-        "block_size": 16, "dtype": "float64", "device": "cpu", "executor": "real", "timing": False,
-    }  # fmt: skip
-
-
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(tmp_path, config_of, monkeypatch):
     """run(device, name, ...): to its end over that device, or the host where it is None; (result, tokens).
 
     Every launch begins on the device when its forward pass does, reads what its sequences have, and runs until
@@ -94,7 +51,7 @@ def run(tmp_path, monkeypatch):
         announced.device = device
         monkeypatch.setattr(RealExecutor, "_forward", announced)
         monkeypatch.setattr(build, "open_vmm", lambda _: CudaVmm(device.open()) if device else HOST)
-        (tmp_path / "config.json").write_text(json.dumps(config(name, requests, output)))
+        (tmp_path / "config.json").write_text(json.dumps(config_of(name, requests, output)))
         status = run_job(tmp_path, lambda cfg, directory, say, progress: execute(cfg, directory))
         result = json.loads((tmp_path / "result.json").read_text())
         assert (status == 0) == (result["status"] == "ok")
