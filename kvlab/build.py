@@ -104,4 +104,10 @@ def build_strategy(config: dict[str, Any], token_bytes: int, layers: int, pool_b
         tile=tile(config),
     )
     strategy: Strategy = build(config["strategy"], memory, key="strategy._target_")
+    if len(strategy.groups) != 1 or len(strategy.pools) != 1 or strategy.groups[0].window:
+        given = config["strategy"].get("name", config["strategy"]["_target_"])
+        raise UsageError(
+            f"strategy={given}: it has {strategy.groups}; allowed in a run is one group of all layers, in one pool, "
+            "whose queries read all tokens (window=None)"
+        )
     return strategy

@@ -113,6 +113,7 @@ def _shape(config: dict[str, Any]) -> Shape:
     for key, allowed in ALLOWED.items():
         if config.get(key, allowed) != allowed:
             raise UsageError(f"{key}={config[key]}; allowed is {allowed}")
+    _refuse_windows(config)
 
     def number(key: str, default: float | None = None) -> Any:
         return _number(config, key, default)
@@ -133,6 +134,17 @@ def _shape(config: dict[str, Any]) -> Shape:
         max_position=number("max_position_embeddings", 2048),
         rope_scaling=_scaling(rope),
     )
+
+
+def _refuse_windows(config: dict[str, Any]) -> None:
+    """UsageError: some layers read the last tokens only."""
+    if config.get("sliding_window") is not None and config.get("use_sliding_window", True):
+        raise UsageError(
+            f"sliding_window={config['sliding_window']}; allowed is null: every layer here reads all tokens"
+        )
+    kinds = config.get("layer_types") or ["full_attention"]
+    if kinds != ["full_attention"] * len(kinds):
+        raise UsageError(f"layer_types={kinds}; allowed is full_attention in every layer")
 
 
 def _rope(config: dict[str, Any]) -> dict[str, Any]:

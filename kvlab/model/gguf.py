@@ -144,6 +144,9 @@ def _shape(header: Header) -> Shape:
     if "rope_freqs.weight" in tensors or metadata.get("llama.rope.scaling.type", "none") != "none":
         raise UsageError("rotary scaling is read from checkpoint directories only, not from GGUF files")
 
+    if window := metadata.get("llama.attention.sliding_window"):
+        raise UsageError(f"llama.attention.sliding_window={window}; allowed is 0: every layer here reads all tokens")
+
     def number(key: str, default: float | None = None) -> Any:
         value = metadata.get(f"llama.{key}", default)
         if isinstance(value, bool) or not isinstance(value, int | float):

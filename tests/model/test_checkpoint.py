@@ -97,6 +97,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "biases": ({"attention_bias": True}, "attention_bias=True; allowed is False"),
     "activation": ({"hidden_act": "gelu"}, "hidden_act=gelu; allowed is silu"),
     "quantised": ({"quantization_config": {"bits": 4}}, "quantization_config"),
+    "windows": ({"sliding_window": 4096}, "sliding_window=4096; allowed is null"),
+    "windows in some layers": (
+        {"layer_types": ["full_attention", "sliding_attention"]},
+        "layer_types=['full_attention', 'sliding_attention']; allowed is full_attention",
+    ),
     "scaling": ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type 'linear'"),
     "half a scaling": ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "low_freq_factor=None"),
     "no size": ({"hidden_size": None}, "hidden_size=None; allowed is a number"),
@@ -112,6 +117,11 @@ def test_configurations_that_are_refused(folder: Path, case: str) -> None:
     values, line = REFUSED[case]
     edit(folder, **values)
     assert line in refusal(folder)
+
+
+def test_a_window_that_is_switched_off_is_none(folder: Path) -> None:
+    edit(folder, sliding_window=4096, use_sliding_window=False, layer_types=["full_attention"] * SHAPE.layers)
+    assert shape_of({"name": "tiny", "path": str(folder)}) == SHAPE
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "\x00\xff"])

@@ -151,6 +151,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "no layers": (lambda m: m.pop("llama.block_count"), "llama.block_count=None"),
     "heads per layer": (lambda m: m.update({"llama.attention.head_count_kv": [2, 1]}), "head_count_kv=[2, 1]"),
     "rotary scaling": (lambda m: m.update({"llama.rope.scaling.type": "yarn"}), "rotary scaling"),
+    "windows": (lambda m: m.update({"llama.attention.sliding_window": 64}), "sliding_window=64; allowed is 0"),
     "part of the head turns": (lambda m: m.update({"llama.rope.dimension_count": 8}), "dimension_count=8"),
     "missing tensor": (lambda m: m["tensors"].pop("layers.1.up"), "blk.1.ffn_up.weight is missing"),
     "tensor of another size": (lambda m: m["tensors"].update({"layers.0.k": (16, 64)}), "blk.0.attn_k.weight is"),
