@@ -6,12 +6,16 @@ import faulthandler
 import os
 import resource
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
+from kvlab.memory.dense import DenseStore
+from kvlab.memory.host_vmm import PAGE_BYTES
+from kvlab.memory.store import Store
+from kvlab.memory.virtual import VirtualStore
 from kvlab.strategies.vattention import VAttention
 from kvlab.strategy import Arrival, Grant
 
@@ -28,6 +32,7 @@ class Forking(VAttention):
         return grant and Grant(0, grant.room)
 
 
+LAYERS, HEADS, DIM = 3, 2, 16
 STRATEGIES = {
     "paged": {"_target_": "kvlab.strategies.paged.Paged", "block_size": 16},
     "virtual": {"_target_": "kvlab.strategies.vattention.VAttention"},
@@ -90,3 +95,44 @@ def ending() -> Callable[[Callable[[], object]], int]:
 @pytest.fixture(autouse=True)
 def _one_thread(threads: Callable[[int], None]) -> None:
     """Of torch, unless a test says otherwise."""
+
+
+@pytest.fixture
+def dense() -> Iterator[DenseStore]:
+    store = DenseStore(LAYERS, 100, HEADS, DIM, torch.float32)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def virtual() -> Iterator[VirtualStore]:
+    store = VirtualStore(LAYERS, 6 * PAGE_BYTES // (HEADS * DIM * 4), HEADS, DIM, torch.float32, PAGE_BYTES, 4)
+    yield store
+    store.close()
+
+
+def _fill(store: Store, start: int, stop: int, value: float) -> None:
+    """Keys of layer l get value + l, its values value + l + 0.5."""
+    for layer in range(LAYERS):
+        k_SHD, v_SHD = store.layer(layer)
+        k_SHD[start:stop] = value + layer
+        v_SHD[start:stop] = value + layer + 0.5
+
+
+def _holds(store: Store, start: int, stop: int, value: float) -> bool:
+    return all(
+        bool((k_SHD[start:stop] == value + layer).all() and (v_SHD[start:stop] == value + layer + 0.5).all())
+        for layer, (k_SHD, v_SHD) in ((layer, store.layer(layer)) for layer in range(LAYERS))
+    )
+
+
+@pytest.fixture(scope="session")
+def fill() -> Callable[[Store, int, int, float], None]:
+    """fill(store, start, stop, value): those slots in every layer."""
+    return _fill
+
+
+@pytest.fixture(scope="session")
+def holds() -> Callable[[Store, int, int, float], bool]:
+    """holds(store, start, stop, value): whether those slots were filled so, and are still."""
+    return _holds
