@@ -11,6 +11,8 @@ from pathlib import Path
 
 from kvlab.errors import UsageError
 
+CHUNK_BYTES = 16 << 20  # between two of which another thread, importing, may keep the interpreter for milliseconds
+
 
 def cache_dir() -> Path:
     """$XDG_CACHE_HOME/kvlab, or ~/.cache/kvlab; need not exist."""
@@ -41,7 +43,10 @@ def staged(target: Path) -> Iterator[Path]:
 def sha256(path: Path) -> str:
     """Hexadecimal checksum of the file. UsageError: it cannot be read."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        with path.open("rb", buffering=0) as file:
+            digest, buffer = hashlib.sha256(), memoryview(bytearray(CHUNK_BYTES))
+            while count := file.readinto(buffer):
+                digest.update(buffer[:count])
+            return digest.hexdigest()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror or error})") from error

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from kvlab.memory.backing import Backing, begin_backing
-from kvlab.model.load import load, usable_source
+from kvlab.memory.backing import begin_backing
+from kvlab.model.load import load_from, usable_source
 from kvlab.request import Request
 from kvlab.strategy import Strategy
 
@@ -38,32 +39,32 @@ def opened_engine(
     *,
     model: Llama | None = None,
     platform: Platform | None = None,
-    **engine: Any,
+    **more: Any,
 ) -> Iterator[Engine[RealExecutor]]:
-    """As real_engine, which takes `engine` too, over a model that is loaded while the pool is backed.
+    """As real_engine, which takes `more` too, over a model that is loaded while the pool is backed.
 
     model: None: the one that `config` names. UsageError: it cannot be had, or there is too little memory.
     """
+    device = str(platform.device) if platform else config["device"]
     with ExitStack() as stack:
+        stack.callback(gc.unfreeze)
         with uncollected():
-            backing = _begin(config, strategy, model) if platform is None and config["device"] == "cpu" else None
+            source = None if model else usable_source(config["model"], config["dtype"])
+            if source:
+                source.begin()
+            backing = None
+            if platform is None and device == "cpu":
+                backing = begin_backing(strategy, source.shape.weight_bytes(config["dtype"]) if source else 0)
             if backing:
                 stack.callback(backing.close)
-            from kvlab.engine.real import real_engine
+            from kvlab.engine.real import real_engine  # and with it torch
 
-            if model is None:
-                device = str(platform.device) if platform else config["device"]
-                model = load(config["model"], config["dtype"], device).model
-            ready = real_engine(config, model, strategy, requests, platform=platform, backing=backing, **engine)
-            stack.callback(gc.unfreeze)
-            engine_ready = stack.enter_context(ready)
-        yield engine_ready
-
-
-def _begin(config: dict[str, Any], strategy: Strategy, model: Llama | None) -> Backing | None:
-    """The memory of the pool; the model's must be free as well."""
-    beside = 0 if model else usable_source(config["model"], config["dtype"]).shape.weight_bytes(config["dtype"])
-    return begin_backing(strategy, beside)
+            if source:
+                model = load_from(source, config["dtype"], device).model
+            assert model is not None
+            begun = real_engine(config, model, strategy, requests, platform=platform, backing=backing, **more)
+            engine = stack.enter_context(begun)
+        yield engine
 
 
 @contextmanager
@@ -89,5 +90,7 @@ def load_library() -> None:
 
 
 def _load(path: Path) -> None:
-    with suppress(OSError):
-        ctypes.CDLL(str(path))
+    """A call from outside of Python: ctypes.CDLL would let nobody run meanwhile."""
+    load = ctypes.CDLL(None).dlopen
+    load.argtypes, load.restype = [ctypes.c_char_p, ctypes.c_int], ctypes.c_void_p
+    load(bytes(path), os.RTLD_NOW)

@@ -49,14 +49,23 @@ def composed():
 
 @pytest.mark.parametrize("strategy", ["paged", "vattention"])
 def test_a_run_imports_no_more_than_it_needs(composed, tmp_path, strategy):
-    config = json.dumps(composed(f"strategy={strategy}"))
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, config, str(tmp_path)], capture_output=True, text=True, check=True
-    )
+    assert not heavy_modules_of(composed(f"strategy={strategy}"), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_run_of_smollm2_needs_no_tokenizer(composed, tmp_path, smollm2):
+    """It was made in every run, and gguf imported for the sizes of blocks."""
+    assert not heavy_modules_of(composed("model=smollm2", "dtype=bfloat16"), tmp_path)
+
+
+def heavy_modules_of(config, directory):
+    """What a run of its own imported of those."""
+    command = [sys.executable, "-c", RUN, json.dumps(config), str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     status, modules = ast.literal_eval(done.stdout.splitlines()[-1])
     assert status == "ok"
     assert "torch" in modules
-    assert not {name for name in HEAVY if name in modules}
+    return {name for name in HEAVY if name in modules}
 
 
 def test_the_model_s_bytes_are_those_of_its_parts():
@@ -89,7 +98,7 @@ def test_a_model_that_cannot_be_loaded_gives_the_pool_back(composed, monkeypatch
 
     config, files = composed("strategy=paged"), len(os.listdir("/proc/self/fd"))
     engine = opened(config)
-    monkeypatch.setattr(start, "load", broken)
+    monkeypatch.setattr(start, "load_from", broken)
     with pytest.raises(UsageError, match="damaged"), engine:
         pass
     assert len(os.listdir("/proc/self/fd")) == files

@@ -58,6 +58,9 @@ class Checkpoint:
         path = self.folder / name
         return _read(path) if path.exists() else {}
 
+    def begin(self) -> None:
+        """There is nothing to do before `weights`."""
+
     def weights(self, dtype: str) -> Weights:
         """UsageError: a file or a tensor is missing, truncated or has another size than config.json says."""
         sizes = parts(self.shape)

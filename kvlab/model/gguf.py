@@ -7,6 +7,7 @@ put back into the order that turns halves (0, D/2), (1, D/2 + 1) ...
 from __future__ import annotations
 
 import math
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from kvlab.model.tokenizer import Tokenizer
 
 FORMAT = 1  # of converted weights: raise it when what fuse() makes of a file changes
+# Numbers and bytes in a block of the most usual tensor types. gguf knows all, but takes longer to import than a file's
+# head to read: F32, F16, Q4_0, Q4_1, Q8_0, Q4_K, Q5_K, Q6_K, BF16.
+BLOCKS = {
+    0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 8: (32, 34), 12: (256, 144), 13: (256, 176), 14: (256, 210),
+    30: (1, 2),
+}  # fmt: skip
 NAMES = {
     "embed": "token_embd", "norm": "output_norm", "head": "output",
     "attention_norm": "attn_norm", "q": "attn_q", "k": "attn_k", "v": "attn_v", "out": "attn_output",
@@ -40,6 +47,7 @@ class GgufFile:
     def __init__(self, path: Path, name: str, checksum: str | None = None) -> None:
         """`checksum`: sha256 that the file must have."""
         self.path, self.name, self.checksum = path, name, checksum
+        self._found: Future[str] | None = None  # the checksum that it has
         self.header: Header = read_header(path)
         with about(path):
             self.shape = _shape(self.header)
@@ -52,12 +60,18 @@ class GgufFile:
 
         return from_gguf(self.path, self.header.metadata)
 
+    def begin(self) -> None:
+        """The checksum, in a thread."""
+        thread = ThreadPoolExecutor(1, "kvlab-checksum")
+        self._found = thread.submit(sha256, self.path)
+        thread.shutdown(wait=False)
+
     def weights(self, dtype: str) -> Weights:
         """Memory-mapped from the cache of converted weights, which is filled at the first call.
 
         UsageError: the file has another checksum than it must have, or the cache cannot be written.
         """
-        found = sha256(self.path)
+        found = self._found.result() if self._found else sha256(self.path)
         if self.checksum not in (None, found):
             raise UsageError(f"{self.path}: damaged (sha256 {found}, expected {self.checksum})")
         path = cache_dir() / "converted" / f"{found[:32]}-{dtype}-{FORMAT}.safetensors"
@@ -115,14 +129,18 @@ def _stored_name(part: str) -> str:
 
 def _stored_size(size: tuple[int, ...], kind: int) -> tuple[int, ...]:
     """The shape of the tensor's bytes: a row of numbers becomes a row of whole quantised blocks."""
+    numbers, block_bytes = BLOCKS.get(kind) or _rare_block(kind)
+    if size[-1] % numbers:
+        raise UsageError(f"damaged, a row of {size[-1]} numbers in blocks of {numbers}")
+    return (*size[:-1], size[-1] // numbers * block_bytes)
+
+
+def _rare_block(kind: int) -> tuple[int, int]:
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
     if kind not in set(GGMLQuantizationType):
         raise UsageError(f"damaged, unknown tensor type {kind}")
-    numbers, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
-    if size[-1] % numbers:
-        raise UsageError(f"damaged, a row of {size[-1]} numbers in blocks of {numbers}")
-    return (*size[:-1], size[-1] // numbers * block_bytes)
+    return GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
 
 
 def _dequantise(raw: NDArray[np.uint8], kind: int) -> NDArray[np.float32]:

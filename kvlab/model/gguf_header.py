@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -29,6 +31,37 @@ SCALARS = {
     12: "f8",
 }
 STRING, ARRAY = 8, 9
+LENGTH = struct.Struct("<Q")
+
+
+class Texts(Sequence[str]):
+    """Strings that are decoded when the first of them is looked at: most runs need no tokenizer.
+
+    UnicodeDecodeError, then: damaged.
+    """
+
+    def __init__(self, stored: bytes, count: int) -> None:
+        """stored: each behind its length, which was checked."""
+        self._stored, self._count = stored, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        return self._texts[index]
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        stored, at, texts = self._stored, 0, []
+        for _ in range(self._count):
+            first = at + LENGTH.size
+            at = first + LENGTH.unpack_from(stored, at)[0]
+            texts.append(stored[first:at].decode())
+        return texts
 
 
 class TensorInfo(NamedTuple):
@@ -83,9 +116,20 @@ class _Cursor:
             return self.array(self.number("I"), self.number("Q"))
         return self.array(kind, 1)[0]
 
-    def array(self, kind: int, count: int) -> list[Any]:
+    def texts(self, count: int) -> Texts:
+        """Steps from length to length; one past the end of the file is no length."""
+        data, at, first, end = self.data, self.at, self.at, len(self.data)
+        for _ in range(count):
+            if at > end - LENGTH.size:
+                break
+            at += LENGTH.size + LENGTH.unpack_from(data, at)[0]
+        else:
+            return Texts(self.take(at - first), count)
+        raise ValueError(f"it ends at byte {end:,}, in the middle of its head")
+
+    def array(self, kind: int, count: int) -> Sequence[Any]:
         if kind == STRING:
-            return [self.string() for _ in range(count)]
+            return self.texts(count)
         if kind not in SCALARS:
             raise ValueError(f"unknown type {kind} of a value")
         dtype = np.dtype("<" + SCALARS[kind])

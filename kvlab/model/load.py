@@ -31,6 +31,9 @@ class Source(Protocol):
     def dtypes(self) -> tuple[str, ...]: ...
     @property
     def tokenizer(self) -> Tokenizer | None: ...
+    def begin(self) -> None:
+        """Begin, in a thread, what `weights` is going to need; what fails there is raised by it."""
+
     def weights(self, dtype: str) -> Weights: ...
 
 
@@ -57,7 +60,11 @@ class Loaded:
 
 def load(config: Mapping[str, Any], dtype: str, device: str = "cpu") -> Loaded:
     """The model of `config` on that device. UsageError: unknown, missing, damaged, or not to be had in `dtype`."""
-    source = usable_source(config, dtype)
+    return load_from(usable_source(config, dtype), dtype, device)
+
+
+def load_from(source: Source, dtype: str, device: str = "cpu") -> Loaded:
+    """The model of a usable source. UsageError: damaged."""
     from kvlab.model.llama import Llama
     from kvlab.model.weights import onto
 

@@ -48,6 +48,9 @@ class Published:
         # What rotates and what norms divide by costs the same whatever it is.
         self.shape = Sizes(**{**sizes, **given}, rope_theta=10000.0, rms_eps=1e-5)
 
+    def begin(self) -> None:
+        """There is nothing to do before `weights`."""
+
     def weights(self, dtype: str) -> Weights:
         self.refuse()
 

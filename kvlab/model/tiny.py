@@ -44,6 +44,9 @@ class Tiny:
         if weights > MOST_WEIGHTS:
             raise UsageError(f"model=tiny: {weights:,} weights by its sizes; allowed are at most {MOST_WEIGHTS:,}")
 
+    def begin(self) -> None:
+        """There is nothing to do before `weights`."""
+
     def weights(self, dtype: str) -> Weights:
         """The same values for every dtype, rounded to it."""
         import torch

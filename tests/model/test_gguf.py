@@ -16,6 +16,7 @@ from torch import Tensor
 
 from kvlab.errors import UsageError
 from kvlab.model.gguf import GgufFile, halves
+from kvlab.model.gguf_header import read_header
 from kvlab.model.load import load, shape_of
 from kvlab.model.shape import Shape
 from kvlab.model.weights import parts
@@ -180,3 +181,61 @@ def test_unwritable_cache_is_said(path: Path, monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(UsageError, match=r"cannot write .*XDG_CACHE_HOME"):
         GgufFile(path, "small").weights("float32")
+
+
+def test_the_usual_blocks_are_those_of_the_format() -> None:
+    from gguf.constants import GGML_QUANT_SIZES
+
+    from kvlab.model.gguf import BLOCKS
+
+    assert {kind: GGML_QUANT_SIZES[kind] for kind in BLOCKS} == BLOCKS
+
+
+def test_a_rare_type_and_an_unknown_one() -> None:
+    from kvlab.model.gguf import _stored_size
+
+    assert _stored_size((3, 512), 16) == (3, 2 * 66)  # IQ2_XXS
+    with pytest.raises(UsageError, match="unknown tensor type 99"):
+        _stored_size((3, 512), 99)
+    with pytest.raises(UsageError, match="a row of 100 numbers in blocks of 256"):
+        _stored_size((3, 100), 12)
+
+
+def test_strings_are_decoded_when_they_are_looked_at(tmp_path: Path, write_gguf: Write) -> None:
+    words = ["<s>", "", "naïve", "日本語", "x" * 300]
+    write_gguf(tmp_path / "words.gguf", SHAPE, change=lambda m: m.update({"tokenizer.ggml.tokens": words}))
+    found = read_header(tmp_path / "words.gguf").metadata["tokenizer.ggml.tokens"]
+    assert (list(found), len(found), found[2], list(found[1:3])) == (words, 5, "naïve", words[1:3])
+
+
+def test_strings_that_are_none_are_damage_to_the_tokenizer_alone(tmp_path: Path, write_gguf: Write) -> None:
+    path, words = tmp_path / "words.gguf", ["naïve", "abc"]
+    values = {"model": "gpt2", "pre": "smollm", "tokens": words, "token_type": [1, 1], "merges": ["a b"]}
+    write_gguf(path, SHAPE, change=lambda m: m.update({f"tokenizer.ggml.{key}": x for key, x in values.items()}))
+    path.write_bytes(path.read_bytes().replace("naïve".encode(), b"na\xff\xfeve"))
+    assert load(config(path), "float32").shape == SHAPE
+    with pytest.raises(UsageError, match="words.gguf: the tokenizer is damaged"):
+        _ = load(config(path), "float32").tokenizer
+
+
+def test_a_list_of_strings_that_runs_past_the_end(tmp_path: Path, write_gguf: Write) -> None:
+    path = tmp_path / "words.gguf"
+    write_gguf(path, SHAPE, change=lambda m: m.update({"tokenizer.ggml.tokens": ["one", "two"]}))
+    whole, at = path.read_bytes(), path.read_bytes().index(b"one") - 8
+    for length in (10**6, 2**63, 2**64 - 1):
+        path.write_bytes(whole[:at] + struct.pack("<Q", length) + whole[at + 8 :])
+        assert "it ends at byte" in refusal(path)
+    path.write_bytes(whole[: at - 8] + struct.pack("<Q", 2**62) + whole[at:])
+    assert "it ends at byte" in refusal(path)
+
+
+def test_a_checksum_that_was_begun_is_as_one_that_was_not(path: Path, tmp_path: Path) -> None:
+    source = GgufFile(path, "small", "0" * 64)
+    source.begin()
+    with pytest.raises(UsageError, match="damaged .sha256 .* expected 0000"):
+        source.weights("float32")
+    source = GgufFile(path, "small")
+    path.unlink()
+    source.begin()
+    with pytest.raises(UsageError, match="cannot be read"):
+        source.weights("float32")
