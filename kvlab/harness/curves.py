@@ -66,13 +66,19 @@ def over_rates(rows: list[Row], colours: dict[str, str]) -> tuple[Figure | None,
     lines: dict[str, list[Row]] = {}
     for row in sorted(shown, key=lambda row: float(row.key[RATE])):
         lines.setdefault(row.short, []).append(row)
+    return _rates_figure(lines, colours), notes
+
+
+def _rates_figure(lines: dict[str, list[Row]], colours: dict[str, str]) -> Figure:
+    """A panel for each of CURVES; the rows of a line by their rate."""
     labels = [short + ("" if all(row.timed for row in line) else " (*)") for short, line in lines.items()]
     columns = legend_columns(labels)
     figure = Figure(figsize=(WIDTH, 2.9 + 0.2 * len(lines) / columns))
     panels = figure.subplots(1, len(CURVES))
+    markers = [MARKERS[index % len(MARKERS)] for index in range(len(lines))]
     for axes, (metric, title) in zip(panels, CURVES, strict=True):
-        for index, (short, line) in enumerate(lines.items()):
-            _curve(axes, line, metric, colours[short], MARKERS[index % len(MARKERS)])
+        for (short, line), marker in zip(lines.items(), markers, strict=True):
+            _curve(axes, line, metric, colours[short], marker)
         axes.set_title(title)
         axes.set_xlim(left=0)
     panels[0].set_yscale("log")
@@ -80,11 +86,11 @@ def over_rates(rows: list[Row], colours: dict[str, str]) -> tuple[Figure | None,
     panels[1].set_ylim(bottom=0)
     figure.supxlabel("requests that come in a second; line: median over the seeds, bar: least to most", size=9)
     handles = [
-        Line2D([], [], label=label, color=colours[short], marker=MARKERS[index % len(MARKERS)], markersize=4)
-        for index, (label, short) in enumerate(zip(labels, lines, strict=True))
+        Line2D([], [], label=label, color=colours[short], marker=marker, markersize=4)
+        for label, short, marker in zip(labels, lines, markers, strict=True)
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)
-    return figure, notes
+    return figure
 
 
 def _curve(axes: Axes, line: list[Row], metric: str, colour: str, marker: str) -> None:

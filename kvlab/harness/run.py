@@ -37,15 +37,7 @@ def run(args: argparse.Namespace) -> int:
     tracker = tracker_for(composed.tracking, directory)
     for line in notices(composed, args.overrides):
         print(line, file=sys.stderr)
-    code = None
-    if _repeated(directory, composed.config):
-        other = "" if _by_this_code(directory, composed.config) else ", by other code (another directory runs it again)"
-        print(f"finished earlier and not repeated{other}: {directory}", file=sys.stderr)
-    else:
-        validate.rehearse([composed.config])
-        with rundir.claimed(directory):
-            rundir.prepare(directory, composed.config, args.overrides)
-            code = _launch(directory)
+    code = _once(directory, composed, args.overrides)
     result = rundir.read_result(directory)
     assert result
     if args.json:
@@ -57,6 +49,18 @@ def run(args: argparse.Namespace) -> int:
     if result["status"] == "refused":
         print(f"kvlab: refused: {result.get('reason')}", file=sys.stderr)
     return _track(tracker, directory) or rundir.EXITS[result["status"]]
+
+
+def _once(directory: Path, composed: Composed, overrides: Sequence[str]) -> int | None:
+    """Run it; how its process ended. None: it has finished earlier, and is not repeated."""
+    if _repeated(directory, composed.config):
+        other = "" if _by_this_code(directory, composed.config) else ", by other code (another directory runs it again)"
+        print(f"finished earlier and not repeated{other}: {directory}", file=sys.stderr)
+        return None
+    validate.rehearse([composed.config])
+    with rundir.claimed(directory):
+        rundir.prepare(directory, composed.config, overrides)
+        return _launch(directory)
 
 
 def notices(composed: Composed, overrides: Sequence[str]) -> list[str]:

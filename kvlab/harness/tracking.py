@@ -68,15 +68,24 @@ class Wandb(Tracker):
         return 1
 
     def _log(self, directory: Path) -> None:
-        import wandb
-
         result = rundir.read_result(directory)
         assert result
-        run = wandb.init(
+        run = self._begin(directory.name, result)
+        for row in thinned(directory / rundir.STEPS):
+            run.log(row)
+        run.summary.update(metrics(result))
+        run.finish(exit_code=0)
+        rundir.write_json(directory / rundir.TRACKING, {"id": run.id, "mode": self.mode})
+
+    def _begin(self, name: str, result: dict[str, Any]) -> Any:
+        """W&B's run, told no more than was asked for."""
+        import wandb
+
+        return wandb.init(
             project=self.tracking["project"],
             entity=self.tracking["entity"],
             group=self.group,
-            name=directory.name,
+            name=name,
             job_type="run",
             tags=[*_groups(result), *self.tracking["tags"]],
             config=result["config"],
@@ -93,11 +102,6 @@ class Wandb(Tracker):
                 x_disable_stats=True,
             ),
         )
-        for row in thinned(directory / rundir.STEPS):
-            run.log(row)
-        run.summary.update(metrics(result))
-        run.finish(exit_code=0)
-        rundir.write_json(directory / rundir.TRACKING, {"id": run.id, "mode": self.mode})
 
 
 def tracker_for(tracking: Mapping[str, Any], directory: Path, group: str | None = None) -> Tracker:

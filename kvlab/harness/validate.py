@@ -34,11 +34,23 @@ def validate(config: Mapping[str, Any]) -> dict[str, Any]:
     }
     files = {group: _absolute(group, config[group]) for group in ("model", "workload")}
     checked = {**config, **checked, **files, **parts}
+    _one_pool(checked)
+    _one_executor(checked)
+    _together(checked)
+    tile(checked)
+    return checked
+
+
+def _one_pool(checked: Mapping[str, Any]) -> None:
     pools = [name for name in ("pool_bytes", "pool_blocks", "pool_fraction") if checked[name] is not None]
     if len(pools) > 1:
         raise UsageError(f"{' and '.join(pools)}: both are given; they name the same memory, give one")
     if checked["device"] == "cpu" and checked["pool_fraction"] is not None:
         raise UsageError(f"pool_fraction={checked['pool_fraction']}: allowed with device=cuda only; give pool_bytes")
+
+
+def _one_executor(checked: Mapping[str, Any]) -> None:
+    """What the other one alone can do."""
     if checked["executor"] == "simulated" and checked["device"] != "cpu":
         raise UsageError(f"device={checked['device']}: allowed with executor=simulated is cpu, which does the counting")
     if checked["executor"] == "simulated" and checked["engine"]["clock"] != "wall":
@@ -47,12 +59,14 @@ def validate(config: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in (("kv_dtype", None), ("tensor_parallel", 1)):
             if checked[name] != value:
                 raise UsageError(f"{name}={checked[name]}: allowed with executor=simulated only")
+
+
+def _together(checked: Mapping[str, Any]) -> None:
+    """Choices that need another one."""
     if checked["admission"].get("name") == "oracle" and checked["forecast"].get("name") != "oracle":
         raise UsageError(f"admission=oracle: needs forecast=oracle, here {checked['forecast'].get('name')}")
     if checked["dtype"] == "float64" and checked["model"].get("name") != "tiny":
         raise UsageError("dtype=float64: allowed with model=tiny only; here float32 or bfloat16")
-    tile(checked)
-    return checked
 
 
 def rehearse(configs: Iterable[Mapping[str, Any]]) -> None:

@@ -16,8 +16,19 @@ if TYPE_CHECKING:
 
 def unknown_ids_are_errors(trial: Trial) -> None:
     """extend, release, fork (and what else is there) of an unknown sequence raise KeyError; so does a repeated id."""
-    strategy, now = trial.strategy, trial.now()
-    unknown: list[tuple[str, tuple[Any, ...]]] = [
+    now = trial.now()
+    for name, args in calls_of_nobody(trial.strategy):
+        must_be_key_error(now, name, args, "an unknown sequence")
+    must_be_key_error(crowded(trial), "extend", (NEW, 1, trial.strategy.memory.max_len), "an unknown sequence")
+    if trial.swapped:
+        forgotten_ids_are_errors(trial, now)
+    if trial.running:
+        repeated_ids_are_errors(trial, now)
+
+
+def calls_of_nobody(strategy: Strategy) -> list[tuple[str, tuple[Any, ...]]]:
+    """Methods that the strategy has, with arguments that name a sequence which it never saw."""
+    calls: list[tuple[str, tuple[Any, ...]]] = [
         ("extend", (NEW, 1, 2)),
         ("release", (NEW,)),
         ("fork", (NEW, plain(NEW + 1, 1))),
@@ -26,20 +37,20 @@ def unknown_ids_are_errors(trial: Trial) -> None:
         ("forget", (NEW,)),
     ]
     if type(strategy).truncate is not Strategy.truncate:
-        unknown.append(("truncate", (NEW, 1)))
+        calls.append(("truncate", (NEW, 1)))
     if type(strategy).wrote is not Strategy.wrote:
-        unknown.append(("wrote", (NEW, 1, read_only([1]))))
-    for name, args in unknown:
-        must_be_key_error(now, name, args, "an unknown sequence")
-    must_be_key_error(crowded(trial), "extend", (NEW, 1, strategy.memory.max_len), "an unknown sequence")
-    if trial.swapped:
-        seq = trial.rng.choice(list(trial.swapped))
-        copied = now.copy()
-        copied.forget(seq)
-        must_be_key_error(Snapshot(copied), "forget", (seq,), f"sequence {seq}, which was forgotten")
-        must_be_key_error(Snapshot(copied), "swap_in", (plain(seq, 1),), f"sequence {seq}, which was forgotten")
-    if not trial.running:
-        return
+        calls.append(("wrote", (NEW, 1, read_only([1]))))
+    return calls
+
+
+def forgotten_ids_are_errors(trial: Trial, now: Snapshot) -> None:
+    seq, copied = trial.rng.choice(list(trial.swapped)), now.copy()
+    copied.forget(seq)
+    for name, args in (("forget", (seq,)), ("swap_in", (plain(seq, 1),))):
+        must_be_key_error(Snapshot(copied), name, args, f"sequence {seq}, which was forgotten")
+
+
+def repeated_ids_are_errors(trial: Trial, now: Snapshot) -> None:
     seq, parent = (trial.rng.choice(list(trial.running)) for _ in range(2))
     must_be_key_error(now, "admit", (plain(seq, 1), 1), f"sequence {seq}, which runs")
     if trial.running[parent].done:

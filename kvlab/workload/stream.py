@@ -82,56 +82,65 @@ def stream(config: Config, *, seed: int, max_len: int, vocab: int | None) -> Str
     if "_target_" in config or config.get("path") is not None:
         return of_list(make(config, seed=seed, max_len=max_len, vocab=vocab), max_len)
     check_knobs(config)
-    count, scale = lengths.requests_to_draw(config), positive(config, "scale", 1.0)
-    kind, rate = arrivals.kind(config), positive(config, "rate", 1.0)
-    made = maker(config, seed=seed, max_len=max_len, vocab=vocab)
-    lengths_alone, summed = vocab is None and made.plain, Lengths()
+    return Drawn(config, seed, max_len, vocab).stream()
 
-    def drawn() -> Iterator[tuple[Batch, int]]:
-        """With how many were refused between them."""
+
+class Drawn:
+    """Requests whose lengths and arrivals are drawn: the same ones each time that somebody asks."""
+
+    def __init__(self, config: Config, seed: int, max_len: int, vocab: int | None) -> None:
+        self.config, self.seed, self.max_len = config, seed, max_len
+        self.count, self.scale = lengths.requests_to_draw(config), positive(config, "scale", 1.0)
+        self.kind, self.rate = arrivals.kind(config), positive(config, "rate", 1.0)
+        self.made = maker(config, seed=seed, max_len=max_len, vocab=vocab)
+        self.lengths_alone, self.summed = vocab is None and self.made.plain, Lengths()
+
+    def stream(self) -> Stream:
+        batches = self.batches if self.lengths_alone else None
+        least = self.max_len if self.made.max_tokens is None else 1
+        return Stream(self.requests, self.times, batches, self.count, least, self.about(), self.summed)
+
+    def counted(self) -> Iterator[tuple[Batch, int]]:
+        """Batches, each with how many were refused between its requests."""
         first = 0
-        when = arrivals.poisson_times(rate, seed) if kind == "poisson" else repeat(0.0)
-        source = draw(config, seed, max_len)
-        left = islice(source.pairs, count)
+        when = arrivals.poisson_times(self.rate, self.seed) if self.kind == "poisson" else repeat(0.0)
+        source = draw(self.config, self.seed, self.max_len)
+        left = islice(source.pairs, self.count)
         while len(raw := np.fromiter(chain.from_iterable(islice(left, AT_ONCE)), np.int64)):
-            pair_N2 = _shaped(source.origin, raw.reshape(-1, 2), scale, made)
+            pair_N2 = _shaped(source.origin, raw.reshape(-1, 2), self.scale, self.made)
             id_N = np.arange(first, first + len(pair_N2))
             arrival_s_N = np.fromiter(islice(when, len(pair_N2)), np.float64)
-            fits_N = pair_N2.sum(axis=1) <= max_len
+            fits_N = pair_N2.sum(axis=1) <= self.max_len
             prompt_N, output_N = pair_N2[fits_N].T
-            limit_N = _limits(made, prompt_N)
+            limit_N = _limits(self.made, prompt_N)
             yield Batch(id_N[fits_N], prompt_N, output_N, limit_N, arrival_s_N[fits_N]), int((~fits_N).sum())
             first += len(pair_N2)
 
-    def batches() -> Iterator[Batch]:
-        for batch, refused in drawn():
-            summed.add(np.stack((batch.prompt, batch.output), axis=1), refused)
+    def batches(self) -> Iterator[Batch]:
+        for batch, refused in self.counted():
+            self.summed.add(np.stack((batch.prompt, batch.output), axis=1), refused)
             yield batch
 
-    def requests() -> Iterator[Request]:
-        for id, prompt, output, limit, time in chain.from_iterable(map(Batch.each, batches())):
-            if lengths_alone:
+    def requests(self) -> Iterator[Request]:
+        for id, prompt, output, limit, time in chain.from_iterable(map(Batch.each, self.batches())):
+            if self.lengths_alone:
                 yield Request(id, prompt, output, limit, time)
             else:
-                yield made.request(id, prompt, output, time, None)
+                yield self.made.request(id, prompt, output, time, None)
 
-    return Stream(
-        requests,
-        lambda: chain.from_iterable(batch.arrival_s.tolist() for batch, _ in drawn()),
-        batches if lengths_alone else None,
-        count,
-        max_len if made.max_tokens is None else 1,
-        {
-            "name": str(config["name"]),
-            **draw(config, seed, max_len).origin,
-            "num_requests": count,
-            "length_scale": scale,
-            **made.about,
-            "arrivals": kind,
-            "rate_per_s": config.get("rate"),
-        },
-        summed,
-    )
+    def times(self) -> Iterator[float]:
+        return chain.from_iterable(batch.arrival_s.tolist() for batch, _ in self.counted())
+
+    def about(self) -> dict[str, Any]:
+        return {
+            "name": str(self.config["name"]),
+            **draw(self.config, self.seed, self.max_len).origin,
+            "num_requests": self.count,
+            "length_scale": self.scale,
+            **self.made.about,
+            "arrivals": self.kind,
+            "rate_per_s": self.config.get("rate"),
+        }
 
 
 def of_list(workload: Workload, max_len: int) -> Stream:

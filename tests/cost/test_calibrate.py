@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvlab.bench.calibrate import TERMS, Launched, fit, observe
+from kvlab.bench.fit import TERMS, Launched, fit, observe
 from kvlab.cost.model import build_cost
 from kvlab.errors import UsageError
 from kvlab.harness.cli import main
