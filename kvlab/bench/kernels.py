@@ -26,6 +26,7 @@ from kvlab.kernels.pool import take
 from kvlab.kernels.stream import stream
 from kvlab.strategy import ceil_div
 
+LINE = 64  # bytes
 COPIED_TOKENS = 16  # of a run that is copied
 # Relative error (root mean square) that rounding may make and a wrong result exceeds.
 WORST = {"float32": 1e-4, "float16": 3e-3, "bfloat16": 2e-2}
@@ -112,17 +113,23 @@ class _Store:
 
     def __init__(self, shape: Shape, plan: Plan) -> None:
         self.shape, self.device = shape, plan.device
-        slots = max(ceil_div(shape.length, size) * size for size in (1, *plan.block_sizes)) * shape.batch
-        self.slots = ceil_div(slots, plan.tile) * plan.tile
-        count = ceil_div(plan.cold_bytes, shape.kv_bytes)
-        self.layers = [(self._pool(plan), self._pool(plan)) for _ in range(count)]
+        self.slots = _slots(shape, plan)
+        pools = self._pools(plan)
+        self.layers = list(zip(pools[::2], pools[1::2], strict=True))
         self.stop_B = np.full(shape.batch, shape.length, np.int64)
 
-    def _pool(self, plan: Plan) -> Tensor:
-        """k_SHD or k_UHWD."""
-        heads, dim = self.shape.kv_heads, self.shape.head_dim
+    def _pools(self, plan: Plan) -> list[Tensor]:
+        """k_SHD or k_UHWD, and v alike, of each layer."""
+        heads, dim, dtype = self.shape.kv_heads, self.shape.head_dim, self.shape.torch_dtype
         size = (self.slots, heads, dim) if plan.tile == 1 else (self.slots // plan.tile, heads, plan.tile, dim)
-        return _empty(size, self.shape.torch_dtype, plan).normal_()
+        count = 2 * _layers(self.shape, plan)
+        if plan.pages is None:
+            return [torch.empty(size, dtype=dtype, device=plan.device).normal_() for _ in range(count)]
+        # All in one mapping: the system has only so many, and small shapes take a hundred thousand layers.
+        pool_bytes = _pool_bytes(self.shape, plan)
+        memory = pages.empty((count * pool_bytes,), torch.uint8, plan.pages).view(count, pool_bytes)
+        nbytes = self.slots * heads * dim * dtype.itemsize
+        return [row[:nbytes].view(dtype).view(size).normal_() for row in memory]
 
     def random(self, tokens: int, heads: int) -> Tensor:
         shape = (tokens, heads, self.shape.head_dim)
@@ -135,6 +142,31 @@ class _Store:
             return (np.arange(batch) * length).astype(np.int32)[:, None]
         width = ceil_div(length, block_size)
         return np.random.default_rng(0).permutation(batch * width).reshape(batch, width).astype(np.int32)
+
+
+def _layers(shape: Shape, plan: Plan) -> int:
+    return ceil_div(plan.cold_bytes, shape.kv_bytes)
+
+
+def _slots(shape: Shape, plan: Plan) -> int:
+    """Of a pool: every sequence has whole blocks of any size."""
+    slots = max(ceil_div(shape.length, size) * size for size in (1, *plan.block_sizes)) * shape.batch
+    return ceil_div(slots, plan.tile) * plan.tile
+
+
+def _pool_bytes(shape: Shape, plan: Plan) -> int:
+    """Of a layer's keys, or values: large ones begin with a huge page, small ones with a cache line."""
+    nbytes = _slots(shape, plan) * shape.slot_bytes // 2
+    whole = pages.HUGE_BYTES if nbytes >= pages.HUGE_BYTES else LINE
+    return ceil_div(nbytes, whole) * whole
+
+
+def needed_bytes(shape: Shape, plan: Plan) -> int:
+    """What `measure` takes: pools, the two arrays of the bandwidths, and a prompt's queries and results."""
+    pools = 2 * _layers(shape, plan) * _pool_bytes(shape, plan)
+    tokens = shape.batch * (shape.length if "prefill" in plan.ops else 1)
+    queries = tokens * shape.q_heads * shape.head_dim * shape.torch_dtype.itemsize
+    return pools + 2 * max(plan.cold_bytes, shape.kv_bytes) + 2 * queries
 
 
 def _empty(size: tuple[int, ...], dtype: torch.dtype, plan: Plan) -> Tensor:

@@ -37,7 +37,6 @@ DEFAULTS = {  # by device; a batch and a length belong together
     },
 }  # fmt: skip
 COLD_BYTES = {"cpu": 128 * 2**20, "cuda": 512 * 2**20}  # several times what caches hold
-ARRAYS = 4  # as large as the keys and values: themselves, rounded up, and two for the bandwidths
 MOST = dict.fromkeys(("batch", "length", "q_heads", "kv_heads", "head_dim", "block_sizes"), 2**31) | {"threads": 1024}
 LEAST_S = 0.02  # of a sample
 HELP = f"""\
@@ -59,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
     from kvlab.record.others import OthersShare
 
     device = open_device(values["device"][0], int(values["threads"][0]))
-    _check_memory(shapes, values["device"][0], device)
     plan = _plan(values, attentions, device, args.repeats)
+    _check_memory(shapes, plan, device)
     others, rows = OthersShare(), []
     with Bar("shapes", len(shapes)) as bar:
         for done, shape in enumerate(shapes):
@@ -90,7 +89,7 @@ def parse(overrides: list[str]) -> dict[str, list[str]]:
         if wrong := [value for value in values.get(name, []) if value not in allowed]:
             raise UsageError(f"{name}={wrong[0]}: allowed is {', '.join(allowed)}")
     for name, most in MOST.items():
-        if wrong := [value for value in values[name] if not value.isdecimal() or not 1 <= int(value) <= most]:
+        if wrong := [value for value in values[name] if not _is_whole(value) or not 1 <= int(value) <= most]:
             raise UsageError(f"{name}={wrong[0]}: allowed is a whole number from 1 to {most}")
     for name in ("q_heads", "kv_heads", "head_dim", "threads", "layout", "pages"):
         if len(values.get(name, [])) > 1:
@@ -98,6 +97,10 @@ def parse(overrides: list[str]) -> dict[str, list[str]]:
     if int(values["q_heads"][0]) % int(values["kv_heads"][0]):
         raise UsageError(f"q_heads={values['q_heads'][0]}: allowed is a multiple of kv_heads={values['kv_heads'][0]}")
     return {"device": [device], **values}
+
+
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
 
 
 def _pair(line: str) -> tuple[str, str]:
@@ -162,14 +165,18 @@ def _left_out(plan: Plan, asked: list[str]) -> list[str]:
     ]
 
 
-def _check_memory(shapes: list[Shape], name: str, device: Device) -> None:
+def _check_memory(shapes: list[Shape], plan: Plan, device: Device) -> None:
     """UsageError: what is measured takes more than is free."""
+    from kvlab.bench.kernels import needed_bytes
+
     free = provenance.available_bytes() if device.free_bytes is None else device.free_bytes
     for shape in shapes:
-        needed = ARRAYS * max(COLD_BYTES[name], shape.kv_bytes)
+        needed = needed_bytes(shape, plan)
         if free is not None and needed > free:
+            sizes = ",".join(map(str, plan.block_sizes))
             raise UsageError(
-                f"batch={shape.batch} length={shape.length}: it needs about {needed:,} bytes, free are {free:,}"
+                f"batch={shape.batch} length={shape.length} block_sizes={sizes}: "
+                f"it needs about {needed:,} bytes, free are {free:,}"
             )
 
 

@@ -190,7 +190,10 @@ def test_the_pools_lie_as_the_plan_says():
     plan_ = dataclasses.replace(plan({"kvlab": Attention(Noting())}, clock=steady), tile=16, pages="4k")
     measure(SHAPE, plan_)
     assert {tuple(k_pool.shape) for k_pool in seen} == {(96 // 16, 2, 16, 16)}
-    assert all(k_pool.data_ptr() % pages.HUGE_BYTES == 0 for k_pool in seen)
+    assert min(k_pool.data_ptr() for k_pool in seen) % pages.HUGE_BYTES == 0, "small ones lie side by side"
+    large = SHAPE._replace(length=20_000)
+    measure(large, plan_)
+    assert all(k_pool.data_ptr() % pages.HUGE_BYTES == 0 for k_pool in seen if k_pool.numel() > large.length)
 
 
 def test_without_a_compiler_torch_reads(monkeypatch):
@@ -259,7 +262,7 @@ def test_batches_and_lengths_go_in_pairs():
         (["threads=99999"], "threads=99999: allowed is a whole number from 1 to 1024"),
         (["head_dim=64,128"], "head_dim=64,128: allowed is one value"),
         (["q_heads=8"], "q_heads=8: allowed is a multiple of kv_heads=3"),
-        (["batch=1000000", "length=1000000"], "batch=1000000 length=1000000: it needs about"),
+        (["batch=1000000", "length=1000000"], "batch=1000000 length=1000000 block_sizes=16,64: it needs about"),
         (["attention=flash_attn"], "attention=flash_attn: it needs device=cuda"),
         (["--steps", "3"], "--steps: allowed with kvlab bench bookkeeping only"),
         (["--repeats", "0"], "--repeats 0: allowed is a whole number, 1 or more"),
@@ -282,3 +285,32 @@ def test_bookkeeping_takes_no_names_with_values(capsys):
     assert main(["bench", "bookkeeping", "batch=3"]) == 2
     said = capsys.readouterr().err
     assert "batch=3: allowed with kvlab bench kernels, simulator, engine, calibrate, tune only" in said
+
+
+def test_pools_of_small_shapes_lie_in_one_mapping(monkeypatch):
+    """Two mappings of 2 MiB and more for each layer: of 100,000 layers the system refused some, and the line said
+    that nothing could be written."""
+    made, empty = [], pages.empty
+    monkeypatch.setattr(kernels.pages, "empty", lambda *given: made.append(given[0]) or empty(*given))
+    small = dataclasses.replace(plan({"kvlab": Attention(Kvlab())}, clock=steady), pages="4k")
+    shape = SHAPE._replace(batch=1, length=1)
+    rows = measure(shape, small)
+    assert 2**16 // shape.kv_bytes > 200, "layers"
+    assert len(made) == 3, "the two arrays of the bandwidths, and all pools"
+    assert [row["op"] for row in rows] == ["read", "copy memory", "decode", "decode"]
+
+
+def test_memory_counts_whole_blocks_layers_and_queries(capsys):
+    """Blocks were not counted: one of 2^31 slots for 20 tokens was refused by the system, and not in our words."""
+    assert main(["bench", "kernels", *SMALL[:-1], "block_sizes=16,2147483647"]) == 2
+    assert "length=20 block_sizes=16,2147483647: it needs about" in capsys.readouterr().err
+    ours = plan({}, block_sizes=(16,))
+    pools = -(-(2**16) // SHAPE.kv_bytes) * SHAPE.batch * 32 * SHAPE.slot_bytes
+    assert kernels.needed_bytes(SHAPE, ours) == pools + 2 * 2**16 + 2 * 3 * 4 * 16 * 4
+    prompts = dataclasses.replace(ours, ops=("prefill",))
+    assert kernels.needed_bytes(SHAPE, prompts) == pools + 2 * 2**16 + 2 * 60 * 4 * 16 * 4
+
+
+def test_digits_are_those_that_everybody_reads():
+    with pytest.raises(UsageError, match="threads=٣: allowed is a whole number"):
+        parse(["threads=٣"])
