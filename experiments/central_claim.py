@@ -24,6 +24,7 @@ BASE = ["model=smollm2", "dtype=bfloat16", "block_size=16", "max_len=2048", "eng
 ALONE = ["workload=fixed", "workload.num_requests=1", "workload.prompt_len=1024", "workload.output_len=128",
          "engine.max_seqs=1", "pool_bytes=180MiB"]  # fmt: skip
 TOGETHER = ["workload=listed", "engine.max_seqs=64", "pool_bytes=180MiB"]  # four rows of max_len tokens
+HEAD = ["strategy", "alone, tokens/s", "against contiguous", "together, tokens/s", "against contiguous", "mean batch"]
 NOTES = """\
 - alone: one request of 1,024 + 128 tokens; its rate is that of its 127 later tokens. Against contiguous: the median
   over the rounds of the rate divided by contiguous's in the same round.
@@ -68,19 +69,8 @@ def _row(name: str, found: dict[tuple[str, str], list[Any]]) -> dict[str, Any]:
 
 def page(record: dict[str, Any]) -> str:
     rows = record["rows"]
-    same = (
-        "all strategies' outputs are the same"
-        if len({tuple(row["digests"]) for row in rows}) == 1
-        else "outputs differ"
-    )
-    head = [
-        "strategy",
-        "alone, tokens/s",
-        "against contiguous",
-        "together, tokens/s",
-        "against contiguous",
-        "mean batch",
-    ]
+    alike = len({tuple(row["digests"]) for row in rows}) == 1
+    same = "all strategies' outputs are the same" if alike else "outputs differ"
     body = [
         [row["strategy"], *_rates(row, rows[0], "alone", 1), *_rates(row, rows[0], "together", 0),
          f"{row['mean_batch_requests']:.1f}"]
@@ -93,7 +83,7 @@ SmolLM2, bfloat16, on a CPU, real memory; medians [lowest-highest] of {record["r
 
     {record["command"]}
 
-{grid(head, body, left={"strategy"})}
+{grid(HEAD, body, left={"strategy"})}
 {NOTES.format(same=same)}
 
 {record["cpu"]}, {record["cores"]} cores, others used up to {record["others_cpu_share"]:.0%} of the CPU; commit \
@@ -114,12 +104,9 @@ def main() -> None:
     parser.add_argument("--out", metavar="FILE", type=Path, help="also write the table to FILE, in Markdown")
     args = parser.parse_args()
     output.check(args.out)
-    versions, machine = provenance.versions(), provenance.machine()
     record = {
         "repeats": args.repeats,
-        "cpu": machine["cpu"],
-        "cores": machine["cores"],
-        "commit": versions["commit"] and versions["commit"][:7],
+        **provenance.brief(),
         "command": " ".join(["python experiments/central_claim.py", *args.overrides, f"--repeats {args.repeats}"]),
         **measured(args.overrides, args.repeats),
     }

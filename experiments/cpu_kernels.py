@@ -19,7 +19,7 @@ from kvlab.engine.kernels import Kvlab
 from kvlab.harness import provenance
 from kvlab.harness.progress import Bar
 from kvlab.harness.table import grid
-from kvlab.record.others import OthersShare
+from kvlab.record.others import OthersShare, others_words
 
 HERE = Path(__file__).resolve().parent
 TARGET = (32, 512, 9, 3, 64)
@@ -28,8 +28,10 @@ TILES = {"token_major": 1, "head_major": 16}
 PAGES = ("4k", "thp")
 BLOCK_SIZES = (16, 64)
 LEAST_S, COLD_BYTES = 0.02, 128 << 20
+COLUMNS = ["read GB/s", "rows us", "rows GB/s", "of it", "16 / rows", "64 / rows", "sdpa / rows", "dense / rows"]
 
 Row = dict[str, Any]
+Case = tuple[tuple[int, ...], str, str, str]  # shape, element type, layout, pages
 Measured = tuple[dict[str, str], list[Row]]  # what they were measured in, and the rows of one shape
 
 
@@ -39,29 +41,33 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--out", metavar="PATH", type=Path, default=HERE / "cpu_kernels", help="without a suffix")
     given = parser.parse_args()
-    shapes = json.loads((HERE / "cpu_shapes.json").read_text())["shapes"]
     device, others = open_device("cpu", given.threads), OthersShare()
-    cases = [(TARGET, dtype, layout, pages) for dtype in DTYPES for layout in TILES for pages in PAGES]
-    cases += [(tuple(shape), dtype, "token_major", "4k") for dtype in DTYPES for shape in shapes]
-    measured: list[Measured] = []
-    with Bar("shapes", len(cases)) as bar:
-        for done, (shape, dtype, layout, pages) in enumerate(cases):
-            plan = plan_of(device.clock, given.repeats, layout, pages)
-            measured.append(({"layout": layout, "pages": pages}, measure(Shape(*shape, dtype), plan)))
-            bar.to(done + 1, len(cases))
-    machine, versions = provenance.machine(), provenance.versions()
+    shapes = json.loads((HERE / "cpu_shapes.json").read_text())["shapes"]
+    first = [(TARGET, dtype, layout, pages) for dtype in DTYPES for layout in TILES for pages in PAGES]
+    second = [(tuple(shape), dtype, "token_major", "4k") for dtype in DTYPES for shape in shapes]
+    found = measured([*first, *second], device.clock, given.repeats)
+    brief = provenance.brief("torch")
     facts = {
-        "machine": f"{machine['cpu']}, {machine['cores']} cores",
+        "machine": f"{brief['cpu']}, {brief['cores']} cores",
         "clock": device.clock_words,
         "repeats": given.repeats,
         "others_cpu_share": others.share(),
-        "torch": versions["torch"],
-        "commit": versions["commit"] and versions["commit"][:7],
+        "torch": brief["torch"],
+        "commit": brief["commit"],
     }
-    rows = [place | row for place, of_shape in measured for row in of_shape]
+    rows = [place | row for place, of_shape in found for row in of_shape]
     given.out.with_suffix(".json").write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
-    split = len(cases) - len(DTYPES) * len(shapes)
-    given.out.with_suffix(".md").write_text(page(facts, measured[:split], measured[split:]))
+    given.out.with_suffix(".md").write_text(page(facts, found[: len(first)], found[len(first) :]))
+
+
+def measured(cases: list[Case], clock: Any, repeats: int) -> list[Measured]:
+    found = []
+    with Bar("shapes", len(cases)) as bar:
+        for done, (shape, dtype, layout, pages) in enumerate(cases):
+            plan = plan_of(clock, repeats, layout, pages)
+            found.append(({"layout": layout, "pages": pages}, measure(Shape(*shape, dtype), plan)))
+            bar.to(done + 1, len(cases))
+    return found
 
 
 def plan_of(clock: Any, repeats: int, layout: str, pages: str) -> Plan:
@@ -75,7 +81,6 @@ def plan_of(clock: Any, repeats: int, layout: str, pages: str) -> Plan:
 
 
 def page(facts: Row, target: list[Measured], shapes: list[Measured]) -> str:
-    share = facts["others_cpu_share"]
     head = ["dtype", "layout", "pages", *COLUMNS]
     first = [[rows[0]["dtype"], place["layout"], place["pages"], *ratios(rows)] for place, rows in target]
     second = [[rows[0]["dtype"], *named(rows[0]), *ratios(rows)] for _, rows in shapes]
@@ -98,12 +103,9 @@ Medians of {facts["repeats"]} samples, which took turns; {facts["clock"]}. Block
 - sdpa / rows: torch's attention over the same rows, a sequence at a time, as a multiple of ours; dense / rows: all
   sequences in one call. The least of either over all shapes: {slowest:.2f}.
 
-{facts["machine"]}, others used {"unknown" if share is None else f"{share:.0%}"} of the CPU; torch {facts["torch"]}; \
+{facts["machine"]}, others used {others_words(facts["others_cpu_share"])} of the CPU; torch {facts["torch"]}; \
 commit {facts["commit"]}; `python experiments/cpu_kernels.py`.
 """
-
-
-COLUMNS = ["read GB/s", "rows us", "rows GB/s", "of it", "16 / rows", "64 / rows", "sdpa / rows", "dense / rows"]
 
 
 def ratios(rows: list[Row]) -> list[str]:

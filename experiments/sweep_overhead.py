@@ -17,7 +17,7 @@ from typing import Any
 
 from kvlab.harness import provenance
 from kvlab.harness.table import grid
-from kvlab.record.others import OthersShare
+from kvlab.record.others import OthersShare, others_words
 
 GRID = (
     "executor=simulated", "model=llama_3_8b", "gpu=h100", "dtype=bfloat16", "workload=azure_conv",
@@ -59,12 +59,11 @@ def markdown(rows: list[dict[str, Any]]) -> str:
             str(row["workers"]),
             f"{row['runs_s']:.1f}",
             f"{row['overhead_s']:.3f}",
-            "unknown" if row["others"] is None else f"{row['others']:.0%}",
+            others_words(row["others"]),
         ]
         for row in rows
     ]
-    machine, versions = provenance.machine(), provenance.versions()
-    commit = versions["commit"] and versions["commit"][:7]
+    facts = provenance.brief()
     return f"""\
 # What a sweep costs beside its runs
 
@@ -74,7 +73,7 @@ start of Python, composing and checking {RUNS} configurations, their files, and 
 tables and figures at the end.
 
 {grid(HEAD, cells, left={"report"})}
-{machine["cpu"]}, {machine["cores"]} cores; Python {versions["python"]}, commit {commit};
+{facts["cpu"]}, {facts["cores"]} cores; Python {facts["python"]}, commit {facts["commit"]};
 `python experiments/sweep_overhead.py --workers {rows[0]["workers"]} --out experiments/sweep_overhead`.
 """
 

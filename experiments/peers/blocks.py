@@ -72,8 +72,7 @@ def markdown(found: dict[str, Any], command: str) -> str:
         title = f"`{name}`, {'caching, hashes' if PAIRS[name] else 'no caching'}"
         columns = (sides["vllm_ns"], sides["kvlab_ns"], _ratios(sides), sides["kvlab_step_ns"])
         body.append([title, *map(_words, columns)])
-    machine, versions = provenance.machine(), provenance.versions()
-    commit = (versions["commit"] or "")[:7]
+    facts = provenance.brief()
     return f"""\
 # Bookkeeping beside vLLM's KVCacheManager
 
@@ -89,7 +88,7 @@ docs/bookkeeping.md.
 - with scheduler: that, and kvlab's whole step. vLLM's has no counterpart here.
 
 vLLM {found["vllm"]}, others used {found["others_cpu_share"]:.0%} of the CPU;
-{machine["cpu"]}, {machine["cores"]} cores; Python {versions["python"]}, commit {commit}; `{command}`.
+{facts["cpu"]}, {facts["cores"]} cores; Python {facts["python"]}, commit {facts["commit"]}; `{command}`.
 """
 
 

@@ -43,9 +43,8 @@ def markdown(entries: dict[str, Entry], work: Work, sizes: list[int], threads: i
         over = ratios(rates)
         cells = (cell for name in peers for cell in (_rate(rates[name]), _ratio(over[name])))
         body.append([title, _rate(rates["kvlab"]), *cells])
-    machine, versions = provenance.machine(), provenance.versions()
+    facts = provenance.brief()
     shares = ", ".join(f"{name} {entry.others_cpu_share:.0%}" for name, entry in entries.items())
-    commit = (versions["commit"] or "")[:7]
     return f"""\
 # kvlab beside other engines on a CPU
 
@@ -64,7 +63,7 @@ a batch of {MAX_SEQS}. Of kvlab's pool what the operating system has backed is t
 First token: from the start of the process, its caches on disk being warm.
 Other programs took of the CPU, at most in one measurement: {shares}.
 
-{machine["cpu"]}, {machine["cores"]} cores; Python {versions["python"]}, commit {commit}; `{command}`.
+{facts["cpu"]}, {facts["cores"]} cores; Python {facts["python"]}, commit {facts["commit"]}; `{command}`.
 """
 
 

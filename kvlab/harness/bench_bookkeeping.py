@@ -163,16 +163,12 @@ def _write(path: Path, text: str, found: Found) -> None:
 def _facts(args: argparse.Namespace, share: float | None) -> dict[str, Any]:
     names = ("only", "sequences", "steps", "requests", "repeats")
     options = [f"--{name} {getattr(args, name)}" for name in names if getattr(args, name)]
-    versions, machine = provenance.versions(), provenance.machine()
     return {
         "sequences": args.sequences,
         "steps": args.steps,
         "requests": args.requests,
         "repeats": args.repeats,
-        "cpu": machine["cpu"],
-        "cores": machine["cores"],
+        **provenance.brief(),
         "others_cpu_share": share,
-        "python": versions["python"],
-        "commit": versions["commit"] and versions["commit"][:7],
         "command": " ".join(["kvlab bench", args.name, *options]),
     }

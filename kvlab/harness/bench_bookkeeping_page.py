@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvlab.harness.table import grid
+from kvlab.record.others import others_words
 
 if TYPE_CHECKING:
     from kvlab.bench.bookkeeping import Cost, Spread
@@ -16,8 +17,7 @@ SIZE = ["strategy", "blocks of the pool", "sequences running", "strategy, us a s
 
 
 def markdown(facts: dict[str, Any], found: Found) -> str:
-    share = facts["others_cpu_share"]
-    others = "unknown" if share is None else f"{share:.0%}"
+    others = others_words(facts["others_cpu_share"])
     sizes = f"the means of {facts['repeats']} repeats of {facts['steps']} steps, {facts['sequences']} sequences running"
     machine = f"{facts['cpu']}, {facts['cores']} cores, others used {others} of the CPU; Python {facts['python']}"
     steps = grid(STEP, [_cells(setting, cost) for setting, cost in found.costs.items()], left={"strategy"})

@@ -15,6 +15,7 @@ from kvlab.errors import UsageError
 from kvlab.harness import output, provenance
 from kvlab.harness.compose import HERE, Composer
 from kvlab.harness.validate import SIMULATED
+from kvlab.record.others import OthersShare, others_words
 
 if TYPE_CHECKING:
     from kvlab.bench.calibrate import Calibration
@@ -51,12 +52,12 @@ def run(args: argparse.Namespace) -> int:
 
 def heading(name: str, config: dict[str, Any], errors: dict[str, float], share: float | None) -> str:
     """Comment lines: on what it was measured, and how far the fit is off. share: of the CPU that others used."""
-    machine, versions = provenance.machine(), provenance.versions()
+    facts = provenance.brief("torch")
     threads = config["engine"]["threads"] or "as many threads as torch takes"
-    commit, others = (versions["commit"] or "unknown")[:7], "unknown" if share is None else f"{share:.0%}"
+    commit, others = facts["commit"] or "unknown", others_words(share)
     return f"""\
-# Measured by `kvlab bench calibrate out={name}` on {machine["cpu"]}, {machine["cores"]} cores; threads: {threads};
-# {config["model"]["name"]}, {config["dtype"]}, attention={config["attention"]["name"]}; torch {versions["torch"]}; \
+# Measured by `kvlab bench calibrate out={name}` on {facts["cpu"]}, {facts["cores"]} cores; threads: {threads};
+# {config["model"]["name"]}, {config["dtype"]}, attention={config["attention"]["name"]}; torch {facts["torch"]}; \
 commit {commit}; others used {others} of the CPU.
 # Off the launches it was fitted to: median {errors["decode_median"]:.1%} decoding, {errors["prefill_median"]:.1%} \
 prompts; all together {errors["total"]:+.1%}.
@@ -73,7 +74,6 @@ def _measured(overrides: list[str]) -> tuple[dict[str, Any], Calibration, float 
         raise UsageError(f"device={config['device']}: it measures this machine's CPU; allowed is device=cpu")
     from kvlab.bench.calibrate import calibrate
     from kvlab.model.load import load
-    from kvlab.record.others import OthersShare
 
     model = load(config["model"], config["dtype"]).model
     memory = provenance.available_bytes() or provenance.machine()["memory_bytes"]

@@ -108,18 +108,7 @@ def _record(runs: Runs, prompt: int) -> dict[str, Any]:
     ]
     record: dict[str, Any] = {"batches": batches}
     if served := runs.get("workload"):
-        walls = [one.wall_s for one, _ in served]
-        rates = [one.output_tokens / one.wall_s for one, _ in served]
-        record["workload"] = {
-            "output_tokens": served[0][0].output_tokens,
-            "wall_s_median": median(walls),
-            "output_tokens_per_s_median": median(rates),
-            "output_tokens_per_s_spread": [min(rates), max(rates)],
-            "mean_batch_requests": served[0][0].mean_batch,
-            "pool_bytes": served[0][0].pool_bytes,
-            "peak_resident_beside_pool_bytes": max(peak - one.pool_bytes for one, peak in served),
-            "output_digests": sorted({one.digest for one, _ in served}),
-        }
+        record["workload"] = _workload_row(served)
     if starts := runs.get("start"):
         record["start"] = {
             "command": f"kvlab {' '.join(SAY[:2])} ...",
@@ -140,6 +129,21 @@ def _batch_row(count: int, prompt: int, runs: list[Any]) -> dict[str, Any]:
         "decode_tokens_per_s_spread": [min(decode), max(decode)],
         "step_ms_median": median(1e3 * one.decode_s / one.steps for one in runs),
         "step_parts_us_median": {part: median(one.parts_us[part] for one in runs) for part in runs[0].parts_us},
+    }
+
+
+def _workload_row(runs: list[Any]) -> dict[str, Any]:
+    """runs: each with the most memory that the process had, in bytes."""
+    first, rates = runs[0][0], [one.output_tokens / one.wall_s for one, _ in runs]
+    return {
+        "output_tokens": first.output_tokens,
+        "wall_s_median": median(one.wall_s for one, _ in runs),
+        "output_tokens_per_s_median": median(rates),
+        "output_tokens_per_s_spread": [min(rates), max(rates)],
+        "mean_batch_requests": first.mean_batch,
+        "pool_bytes": first.pool_bytes,
+        "peak_resident_beside_pool_bytes": max(peak - one.pool_bytes for one, peak in runs),
+        "output_digests": sorted({one.digest for one, _ in runs}),
     }
 
 
@@ -173,18 +177,13 @@ def _equal(count: int, prompt: int, answer: int) -> list[str]:
 
 
 def _facts(args: argparse.Namespace, config: Config, shares: list[float]) -> dict[str, Any]:
-    versions, machine = provenance.versions(), provenance.machine()
     return {
         "bench": "engine",
         "work": f"{config['model']['name']}, {config['dtype']}, strategy {config['strategy']['name']}",
         "threads": config["engine"]["threads"],
         "repeats": args.repeats,
-        "cpu": machine["cpu"],
-        "cores": machine["cores"],
+        **provenance.brief("torch"),
         "others_cpu_share": max(shares),
         "timing_valid": max(shares) <= BUSY_ABOVE,
-        "torch": versions["torch"],
-        "python": versions["python"],
-        "commit": versions["commit"] and versions["commit"][:7],
         "command": " ".join(["kvlab bench engine", *args.overrides, f"--repeats {args.repeats}"]),
     }

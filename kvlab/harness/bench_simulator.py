@@ -151,18 +151,14 @@ def _counts(words: list[str]) -> tuple[list[int], list[str]]:
 
 
 def _facts(args: argparse.Namespace, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    versions, machine = provenance.versions(), provenance.machine()
     known = [run for run in runs if run["others_cpu_share"] is not None]
     wall_s = sum(run["wall_s"] for run in known)  # a clock that ticks 100 times a second says little of one short run
     share = sum(run["others_cpu_share"] * run["wall_s"] for run in known) / wall_s if known else None
     return {
         "repeats": args.repeats,
-        "cpu": machine["cpu"],
-        "cores": machine["cores"],
+        **provenance.brief(),
         "others_cpu_share": share,
         "timing_valid": share is not None and share <= BUSY_ABOVE,
-        "python": versions["python"],
-        "commit": versions["commit"] and versions["commit"][:7],
         "command": " ".join(["kvlab bench simulator", *args.overrides, f"--repeats {args.repeats}"]),
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvlab.harness.table import grid
+from kvlab.record.others import others_words
 
 HEAD = ["dtype", "batch x length", "op", "geometry", "block size", "attention", "us", "rate", "of memory's", "kernel"]
 
@@ -12,8 +13,7 @@ HEAD = ["dtype", "batch x length", "op", "geometry", "block size", "attention", 
 def markdown(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     """The table, and what its columns mean."""
     table = grid(HEAD, [_cells(row) for row in rows], left={"dtype", "op", "geometry", "attention", "kernel"})
-    share = facts["others_cpu_share"]
-    others = "unknown" if share is None else f"{share:.0%}"
+    others = others_words(facts["others_cpu_share"])
     memory = f" All in {facts['pages']} pages, {facts['layout']}." if facts["pages"] else ""
     left_out = "".join(f"- left out: {line}.\n" for line in facts["left_out"])
     return f"""\

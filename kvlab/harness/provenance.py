@@ -35,6 +35,13 @@ def commit(root: Path) -> dict[str, Any]:
     return {"commit": head, "dirty": None if changes is None else bool(changes)}
 
 
+def brief(*packages: str) -> dict[str, Any]:
+    """What a page of measurements says of the machine and the code: cpu, cores, python, those packages, commit."""
+    known, on = versions(), machine()
+    named = {package: known[package] for package in ("python", *packages)}
+    return {"cpu": on["cpu"], "cores": on["cores"], **named, "commit": known["commit"] and known["commit"][:7]}
+
+
 @cache
 def machine() -> dict[str, Any]:
     """What the run ran on."""

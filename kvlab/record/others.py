@@ -35,3 +35,8 @@ def _read() -> tuple[float, float, float] | None:
     times = os.times()
     own = times.user + times.system + times.children_user + times.children_system
     return sum(fields) / ticks, (sum(fields) - idle) / ticks, own
+
+
+def others_words(share: float | None) -> str:
+    """A share of the CPU in a sentence."""
+    return "unknown" if share is None else f"{share:.0%}"
