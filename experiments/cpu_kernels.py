@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from script import told, whole_number
+
 from kvlab.bench.dense import DenseSdpa
 from kvlab.bench.device import open_device
-from kvlab.bench.kernels import Attention, Plan, Shape, measure
+from kvlab.bench.kernels import measure
 from kvlab.bench.moves import moves_on
+from kvlab.bench.pools import Attention, Plan, Shape
 from kvlab.engine.attentions.sdpa import Sdpa
 from kvlab.engine.kernels import Kvlab
-from kvlab.harness import provenance
+from kvlab.harness import output, provenance
 from kvlab.harness.progress import Bar
 from kvlab.harness.table import grid
 from kvlab.record.others import OthersShare, others_words
@@ -26,6 +30,7 @@ TARGET = (32, 512, 9, 3, 64)
 DTYPES = ("float32", "bfloat16")
 TILES = {"token_major": 1, "head_major": 16}
 PAGES = ("4k", "thp")
+SUFFIXES = (".md", ".json")
 BLOCK_SIZES = (16, 64)
 LEAST_S, COLD_BYTES = 0.02, 128 << 20
 COLUMNS = ["read GB/s", "rows us", "rows GB/s", "of it", "16 / rows", "64 / rows", "sdpa / rows", "dense / rows"]
@@ -36,38 +41,51 @@ Measured = tuple[dict[str, str], list[Row]]  # what they were measured in, and t
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", metavar="PATH", type=Path, default=HERE / "cpu_kernels", help="without a suffix")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--threads", metavar="N", type=whole_number, default=1, help="that read and compute (1)")
+    add("--repeats", metavar="N", type=whole_number, default=7, help="samples of each (7)")
+    add("--shapes", metavar="N", type=whole_number, help="the first so many of cpu_shapes.json; without it: all")
+    add("--out", metavar="PATH", type=Path, default=HERE / "cpu_kernels", help="of both files, without a suffix")
     given = parser.parse_args()
+    for suffix in SUFFIXES:
+        output.check(given.out.with_suffix(suffix))
+    shapes = json.loads((HERE / "cpu_shapes.json").read_text())["shapes"][: given.shapes]
     device, others = open_device("cpu", given.threads), OthersShare()
-    shapes = json.loads((HERE / "cpu_shapes.json").read_text())["shapes"]
-    first = [(TARGET, dtype, layout, pages) for dtype in DTYPES for layout in TILES for pages in PAGES]
-    second = [(tuple(shape), dtype, "token_major", "4k") for dtype in DTYPES for shape in shapes]
-    found = measured([*first, *second], device.clock, given.repeats)
-    brief = provenance.brief("torch")
-    facts = {
-        "machine": f"{brief['cpu']}, {brief['cores']} cores",
-        "clock": device.clock_words,
-        "repeats": given.repeats,
-        "others_cpu_share": others.share(),
-        "torch": brief["torch"],
-        "commit": brief["commit"],
-    }
-    rows = [place | row for place, of_shape in found for row in of_shape]
-    given.out.with_suffix(".json").write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
-    given.out.with_suffix(".md").write_text(page(facts, found[: len(first)], found[len(first) :]))
+    targets = [(TARGET, dtype, layout, pages) for dtype in DTYPES for layout in TILES for pages in PAGES]
+    cases: list[Case] = targets + [(tuple(shape), dtype, "token_major", "4k") for dtype in DTYPES for shape in shapes]
+    measured = list(_measured(cases, device.clock, given.repeats))
+    facts = _facts(given, device.clock_words) | {"others_cpu_share": others.share()}
+    rows = [place | row for place, of_shape in measured for row in of_shape]
+    record, text = {**facts, "rows": rows}, page(facts, measured[: len(targets)], measured[len(targets) :])
+    for suffix, content in zip(SUFFIXES, (text, json.dumps(record, indent=1) + "\n"), strict=True):
+        output.write(given.out.with_suffix(suffix), content)
+    print(text)
+    print(json.dumps(record))
 
 
-def measured(cases: list[Case], clock: Any, repeats: int) -> list[Measured]:
-    found = []
+def _measured(cases: list[Case], clock: Any, repeats: int) -> Iterator[Measured]:
     with Bar("shapes", len(cases)) as bar:
         for done, (shape, dtype, layout, pages) in enumerate(cases):
-            plan = plan_of(clock, repeats, layout, pages)
-            found.append(({"layout": layout, "pages": pages}, measure(Shape(*shape, dtype), plan)))
+            rows = measure(Shape(*shape, dtype), plan_of(clock, repeats, layout, pages))
+            bar.line(f"{done + 1} of {len(cases)}: {dtype}, {shape[0]} x {shape[1]}, {layout}, {pages}")
             bar.to(done + 1, len(cases))
-    return found
+            yield {"layout": layout, "pages": pages}, rows
+
+
+def _facts(given: argparse.Namespace, clock_words: str) -> Row:
+    brief = provenance.brief("torch")
+    shapes = [f"--shapes {given.shapes}"] if given.shapes else []
+    options = [f"--threads {given.threads}", f"--repeats {given.repeats}", *shapes]
+    return {
+        "machine": f"{brief['cpu']}, {brief['cores']} cores",
+        "clock": clock_words,
+        "threads": given.threads,
+        "repeats": given.repeats,
+        "torch": brief["torch"],
+        "commit": brief["commit"],
+        "command": " ".join(["python experiments/cpu_kernels.py", *options]),
+    }
 
 
 def plan_of(clock: Any, repeats: int, layout: str, pages: str) -> Plan:
@@ -104,7 +122,7 @@ Medians of {facts["repeats"]} samples, which took turns; {facts["clock"]}. Block
   sequences in one call. The least of either over all shapes: {slowest:.2f}.
 
 {facts["machine"]}, others used {others_words(facts["others_cpu_share"])} of the CPU; torch {facts["torch"]}; \
-commit {facts["commit"]}; `python experiments/cpu_kernels.py`.
+commit {facts["commit"]}; `{facts["command"]}`.
 """
 
 
@@ -132,4 +150,4 @@ def named(row: Row) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from common import MIB, open_device
 
-from kvlab.bench.kernels import Attention, Plan, Shape, measure
+from kvlab.bench.kernels import measure
 from kvlab.bench.moves import moves_on
+from kvlab.bench.pools import Attention, Plan, Shape
 from kvlab.bench.timing import cuda_clock, take_turns, wall_clock
 
 SHAPES = (Shape(64, 4096, 32, 8, 128, "bfloat16"), Shape(8, 16384, 32, 8, 128, "bfloat16"))

@@ -17,7 +17,7 @@ from kvlab.harness.progress import Bar
 
 if TYPE_CHECKING:
     from kvlab.bench.device import Device
-    from kvlab.bench.kernels import Attention, Plan, Shape
+    from kvlab.bench.pools import Attention, Plan, Shape
 
 OPS = ("decode", "prefill", "append", "copy")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -111,7 +111,7 @@ def _pair(line: str) -> tuple[str, str]:
 
 
 def _shapes(values: dict[str, list[str]]) -> list[Shape]:
-    from kvlab.bench.kernels import Shape
+    from kvlab.bench.pools import Shape
 
     batches, lengths = values["batch"], values["length"]
     pairs = max(len(batches), len(lengths))
@@ -128,8 +128,8 @@ def _shapes(values: dict[str, list[str]]) -> list[Shape]:
 
 def _plan(values: dict[str, list[str]], attentions: dict[str, Attention], device: Device, repeats: int) -> Plan:
     from kvlab.bench import pages
-    from kvlab.bench.kernels import Plan
     from kvlab.bench.moves import moves_on
+    from kvlab.bench.pools import Plan
 
     (name,) = values["device"]
     if name == "cpu":
@@ -167,7 +167,7 @@ def _left_out(plan: Plan, asked: list[str]) -> list[str]:
 
 def _check_memory(shapes: list[Shape], plan: Plan, device: Device) -> None:
     """UsageError: what is measured takes more than is free."""
-    from kvlab.bench.kernels import needed_bytes
+    from kvlab.bench.pools import needed_bytes
 
     free = provenance.available_bytes() if device.free_bytes is None else device.free_bytes
     for shape in shapes:
@@ -183,7 +183,7 @@ def _check_memory(shapes: list[Shape], plan: Plan, device: Device) -> None:
 def _attentions(values: dict[str, list[str]]) -> dict[str, Attention]:
     """By name; without one that does not know the layout."""
     from kvlab.bench.dense import DenseSdpa
-    from kvlab.bench.kernels import Attention
+    from kvlab.bench.pools import Attention
     from kvlab.engine.kernels import build_kernels
 
     found, (device,) = {}, values["device"]
@@ -203,8 +203,8 @@ def _attentions(values: dict[str, list[str]]) -> dict[str, Attention]:
 def _facts(
     args: argparse.Namespace, values: dict[str, list[str]], device: Device, share: float | None
 ) -> dict[str, Any]:
-    versions, machine = provenance.versions(), provenance.machine()
-    on_cpu = f"{machine['cpu']}, {machine['cores']} cores"
+    brief, versions = provenance.brief("torch", "triton"), provenance.versions()
+    on_cpu = f"{brief['cpu']}, {brief['cores']} cores"
     return {
         "bench": "kernels",
         "device": values["device"][0],
@@ -215,10 +215,7 @@ def _facts(
         "pages": values["pages"][0] if "pages" in values else None,
         "repeats": args.repeats,
         "others_cpu_share": share,
-        "torch": versions["torch"],
-        "triton": versions["triton"],
-        "python": versions["python"],
-        "commit": versions["commit"] and versions["commit"][:7],
+        **{name: brief[name] for name in ("torch", "triton", "python", "commit")},
         "dirty": versions["dirty"],
         "command": " ".join(["kvlab bench kernels", *args.overrides, f"--repeats {args.repeats}"]),
     }

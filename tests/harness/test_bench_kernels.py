@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from kvlab.bench import kernels, pages
+from kvlab.bench import pages
 from kvlab.bench.dense import DenseSdpa
-from kvlab.bench.kernels import Attention, Plan, Shape, measure
+from kvlab.bench.kernels import measure
 from kvlab.bench.moves import Moves, moves_on
+from kvlab.bench.pools import Attention, Plan, Shape, needed_bytes
 from kvlab.bench.timing import take_turns
 from kvlab.engine.attentions.sdpa import Sdpa
 from kvlab.engine.kernels import Kvlab
@@ -291,7 +292,7 @@ def test_pools_of_small_shapes_lie_in_one_mapping(monkeypatch):
     """Two mappings of 2 MiB and more for each layer: of 100,000 layers the system refused some, and the line said
     that nothing could be written."""
     made, empty = [], pages.empty
-    monkeypatch.setattr(kernels.pages, "empty", lambda *given: made.append(given[0]) or empty(*given))
+    monkeypatch.setattr(pages, "empty", lambda *given: made.append(given[0]) or empty(*given))
     small = dataclasses.replace(plan({"kvlab": Attention(Kvlab())}, clock=steady), pages="4k")
     shape = SHAPE._replace(batch=1, length=1)
     rows = measure(shape, small)
@@ -306,9 +307,9 @@ def test_memory_counts_whole_blocks_layers_and_queries(capsys):
     assert "length=20 block_sizes=16,2147483647: it needs about" in capsys.readouterr().err
     ours = plan({}, block_sizes=(16,))
     pools = -(-(2**16) // SHAPE.kv_bytes) * SHAPE.batch * 32 * SHAPE.slot_bytes
-    assert kernels.needed_bytes(SHAPE, ours) == pools + 2 * 2**16 + 2 * 3 * 4 * 16 * 4
+    assert needed_bytes(SHAPE, ours) == pools + 2 * 2**16 + 2 * 3 * 4 * 16 * 4
     prompts = dataclasses.replace(ours, ops=("prefill",))
-    assert kernels.needed_bytes(SHAPE, prompts) == pools + 2 * 2**16 + 2 * 60 * 4 * 16 * 4
+    assert needed_bytes(SHAPE, prompts) == pools + 2 * 2**16 + 2 * 60 * 4 * 16 * 4
 
 
 def test_digits_are_those_that_everybody_reads():

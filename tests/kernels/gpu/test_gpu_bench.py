@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from kvlab.bench.kernels import Attention, Plan, Shape, measure
+from kvlab.bench.kernels import measure
 from kvlab.bench.moves import moves_on
+from kvlab.bench.pools import Attention, Plan, Shape
 from kvlab.bench.timing import cpu_clock, cuda_clock
 from kvlab.engine.attentions.gpu import KvlabGpu
 from kvlab.harness.cli import main
