@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from kvlab.bench import pages
+from kvlab.bench import kernels, pages
 from kvlab.bench.dense import DenseSdpa
 from kvlab.bench.kernels import measure
 from kvlab.bench.moves import Moves, moves_on
