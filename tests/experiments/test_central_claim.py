@@ -27,3 +27,26 @@ def test_equal_bytes_hold_more_requests_without_reservations(tmp_path):
     text = out.read_text()
     assert "all strategies' outputs are the same" in text
     assert "| contiguous |" in text
+    runs = [json.loads(line) for line in out.with_suffix(".jsonl").read_text().splitlines()]
+    assert [row["round"] for row in runs] == [1] * 6 + [2] * 6
+    assert {row["strategy"] for row in runs} == set(rows)
+    assert done.stderr.count("round 2 of 2, together, ") == 3, "progress"
+
+
+@pytest.mark.slow
+def test_what_is_stopped_leaves_its_runs_and_the_page_of_whole_rounds(tmp_path):
+    """Nothing was written, or said, before the last of thirty runs: six minutes were lost to a Ctrl-C."""
+    out = tmp_path / "claim.md"
+    words = ["model=tiny", "dtype=float32", "engine.threads=1", "max_len=1200", "pool_bytes=4MiB"]
+    command = [sys.executable, str(SCRIPT), *words, "--repeats", "99", "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if line.startswith("round 2 of 99, alone, paged"):
+                break
+        process.terminate()
+        printed, errors = process.communicate()
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == "interrupted"
+    assert not printed
+    assert "of 1 rounds" in out.read_text()
+    assert len(out.with_suffix(".jsonl").read_text().splitlines()) >= 7
