@@ -11,10 +11,10 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 from kvlab.memory.backing import begin_backing
@@ -67,18 +67,47 @@ def opened_engine(
         yield engine
 
 
+def import_engine() -> None:
+    """Begin to import what `opened_engine` imports, in a thread, before it is known what is to be opened."""
+    Thread(target=_import, name="kvlab-imports").start()
+
+
+def _import() -> None:
+    with uncollected(), suppress(Exception):  # who opens an engine meets it too, and says so
+        import kvlab.engine.real
+        import kvlab.model.llama  # noqa: F401
+
+
+class _Collector:
+    """Whether the garbage collector is to run, where several threads say that it is not."""
+
+    lock, absent, enabled = Lock(), 0, True
+
+    @classmethod
+    def leave(cls) -> None:
+        with cls.lock:
+            if not cls.absent:
+                cls.enabled = gc.isenabled()
+                gc.disable()
+            cls.absent += 1
+
+    @classmethod
+    def come_back(cls) -> None:
+        with cls.lock:
+            cls.absent -= 1
+            if cls.enabled and not cls.absent:
+                gc.freeze()  # else it would look at all that has come up in somebody's first step
+                gc.enable()
+
+
 @contextmanager
 def uncollected() -> Iterator[None]:
     """The garbage collector looks at nothing meanwhile, nor later at what came up: modules stay, and are many."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
+    _Collector.leave()
     try:
         yield
     finally:
-        gc.freeze()  # else it would look at all of them in somebody's first step
-        gc.enable()
+        _Collector.come_back()
 
 
 def load_library() -> None:

@@ -22,6 +22,7 @@ from kvlab.errors import UsageError
 from kvlab.harness.compose import Composer
 from kvlab.memory import host_vmm
 from kvlab.memory.host_vmm import VmmError
+from kvlab.model.fetch import model_path
 from kvlab.model.load import load
 from kvlab.model.shape import Shape
 from kvlab.model.weights import parts
@@ -53,7 +54,8 @@ def test_a_run_imports_no_more_than_it_needs(composed, tmp_path, strategy):
 
 
 @pytest.mark.slow
-def test_a_run_of_smollm2_needs_no_tokenizer(composed, tmp_path, smollm2):
+@pytest.mark.skipif(not model_path().exists(), reason="the model has not been fetched")
+def test_a_run_of_smollm2_needs_no_tokenizer(composed, tmp_path):
     """It was made in every run, and gguf imported for the sizes of blocks."""
     assert not heavy_modules_of(composed("model=smollm2", "dtype=bfloat16"), tmp_path)
 
@@ -150,3 +152,27 @@ def test_a_library_that_is_not_there_is_torch_s_to_miss(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_threads_that_want_no_collector_are_both_served():
+    """The first to be done switched it on for the other."""
+    other = start.uncollected()
+    with start.uncollected():
+        thread = threading.Thread(target=other.__enter__)
+        thread.start()
+        thread.join()
+    assert not gc.isenabled()
+    other.__exit__(None, None, None)
+    assert gc.isenabled()
+    gc.unfreeze()
+
+
+def test_imports_that_were_begun_are_those_of_an_engine():
+    code = (
+        "import sys, threading, gc; from kvlab.start import import_engine; import_engine();"
+        "[t.join() for t in threading.enumerate() if t.name == 'kvlab-imports'];"
+        "before = set(sys.modules); from kvlab.engine.real import real_engine; import kvlab.model.llama;"
+        "print('torch' in before, set(sys.modules) - before, gc.isenabled())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True set() True"

@@ -11,27 +11,35 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from kvlab.harness import rundir
 
 COMMAND = (sys.executable, "-P", "-X", "faulthandler", "-m", "kvlab.harness.job")
+AHEAD = "--ahead"  # a word of that command: the run is named later
 SECONDS_TO_STOP = 10
 
 
 class Child:
     """`directory` is the run it is at; None: none."""
 
-    def __init__(self, directory: Path, threads: int | None, warm: bool, to_log: bool) -> None:
-        """warm: it stays for more runs. to_log: its errors go to the run's log, and not where ours go."""
+    def __init__(self, directory: Path | None, threads: int | None, warm: bool, to_log: bool) -> None:
+        """warm: it stays for more runs. to_log: its errors go to the run's log, and not where ours go.
+
+        directory: None: it is yet to be told, and imports meanwhile what a real run needs. Such a one is warm.
+        """
         environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
         self.directory: Path | None = None
         self.warm, self.rest, self.over = warm, b"", ""
-        log = os.open(directory / rundir.LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666) if to_log else None
+        log = None
+        if to_log and directory:
+            log = os.open(directory / rundir.LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        words = [AHEAD] if directory is None else [] if warm else [str(directory)]
         try:
             self.process = subprocess.Popen(
-                [*COMMAND, *([] if warm else [str(directory)])],
+                [*COMMAND, *words],
                 stdin=subprocess.PIPE if warm else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -43,7 +51,8 @@ class Child:
                 os.close(log)
         assert self.process.stdout
         self.output: int = self.process.stdout.fileno()
-        self.take(directory)
+        if directory:
+            self.take(directory)
 
     def take(self, directory: Path) -> None:
         """Carry out the run in `directory` next."""
@@ -79,6 +88,12 @@ class Child:
         self._close()
         self._wait()
 
+    def leave(self) -> None:
+        """End it now: whatever it has to do, nobody wants it any more. What has ended stays so."""
+        self.process.kill()
+        self._close()
+        self.process.wait()
+
     def stop(self) -> None:
         """End it without a result."""
         self.process.terminate()
@@ -95,7 +110,8 @@ class Child:
     def _close(self) -> None:
         for stream in (self.process.stdin, self.process.stdout):
             if stream:
-                stream.close()
+                with suppress(BrokenPipeError):  # it died before it was told; what it was told is still held here
+                    stream.close()
 
 
 def _event(line: bytes) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import selectors
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,30 @@ Event = Callable[[Path, dict[str, Any]], None]
 End = Callable[[Path, int], None]
 
 
-def run_one(directory: Path, event: Event) -> int:
-    """One run whose errors go where ours go; the exit status."""
+# Who chooses one of these may well want no real run.
+MAYBE_SIMULATED = ("executor", "preset", "experiment", "hydra/launcher")
+
+
+@contextmanager
+def begun(overrides: Sequence[str]) -> Iterator[Child | None]:
+    """A process for `run_one` that imports what a real run needs while its configuration is put together.
+
+    None: by the overrides it may be no real one. It ends with the block, whatever it has been told by then.
+    """
+    if any(word.lstrip("+~").partition("=")[0] in MAYBE_SIMULATED for word in overrides):
+        yield None
+        return
+    child = Child(None, None, warm=True, to_log=False)
+    try:
+        yield child
+    finally:
+        child.leave()
+
+
+def run_one(directory: Path, event: Event, child: Child | None = None) -> int:
+    """One run whose errors go where ours go; the exit status. child: the one that carries it out; None: a new one."""
     codes: list[int] = []
-    run_all([directory], 1, event, lambda _, code: codes.append(code), to_log=False)
+    run_all([directory], 1, event, lambda _, code: codes.append(code), to_log=False, waiting=child)
     return codes[0]
 
 
@@ -34,12 +55,16 @@ def run_all(
     limits: Limits | None = None,
     warm: bool = False,
     to_log: bool = True,
+    waiting: Child | None = None,
 ) -> None:
     """Run what the directories say, at most `width` at a time. Stops them all on KeyboardInterrupt.
 
-    `event` hears what runs say, `end` the exit status of each. warm: processes go on to the next run.
+    `event` hears what runs say, `end` the exit status of each. warm: processes go on to the next run. waiting: one
+    that takes the first.
     """
     crew = Crew(width, event, end, limits or Limits(), warm, to_log)
+    if waiting:
+        crew.add(waiting)
     with crew.selector:
         try:
             crew.work(iter(directories))
@@ -78,10 +103,12 @@ class Crew:
         for child in self.children:
             if child.directory is None:
                 return child.take(directory)
-        child = Child(directory, self.threads, self.warm, self.to_log)
+        self.add(Child(directory, self.threads, self.warm, self.to_log))
+        return None
+
+    def add(self, child: Child) -> None:
         self.children.add(child)
         self.selector.register(child.output, selectors.EVENT_READ, child)
-        return None
 
     def _listen(self, child: Child) -> None:
         more, events = child.read()

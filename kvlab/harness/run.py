@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvlab.errors import UsageError
-from kvlab.harness import identity, rundir, validate
-from kvlab.harness.summary import summary
+from kvlab.harness import identity, rundir
 
 if TYPE_CHECKING:
+    from kvlab.harness.child import Child
     from kvlab.harness.composed import Composed
     from kvlab.harness.tracking import Tracker
 
@@ -25,7 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 ok, 2 refused or wrong values, 1 failed."""
+    from kvlab.harness.launch import begun  # the rest is imported while that process does the same
+
+    with begun(args.overrides) as child:
+        return _run(args, child)
+
+
+def _run(args: argparse.Namespace, child: Child | None) -> int:
     from kvlab.harness.compose import compose
+    from kvlab.harness.summary import summary
     from kvlab.harness.tracking import tracker_for
 
     composed = compose(args.overrides)
@@ -37,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     tracker = tracker_for(composed.tracking, directory)
     for line in notices(composed, args.overrides):
         print(line, file=sys.stderr)
-    code = _once(directory, composed, args.overrides)
+    code = _once(directory, composed, args.overrides, child)
     result = rundir.read_result(directory)
     assert result
     if args.json:
@@ -51,16 +59,18 @@ def run(args: argparse.Namespace) -> int:
     return _track(tracker, directory) or rundir.EXITS[result["status"]]
 
 
-def _once(directory: Path, composed: Composed, overrides: Sequence[str]) -> int | None:
+def _once(directory: Path, composed: Composed, overrides: Sequence[str], child: Child | None) -> int | None:
     """Run it; how its process ended. None: it has finished earlier, and is not repeated."""
     if _repeated(directory, composed.config):
         other = "" if _by_this_code(directory, composed.config) else ", by other code (another directory runs it again)"
         print(f"finished earlier and not repeated{other}: {directory}", file=sys.stderr)
         return None
+    from kvlab.harness import validate
+
     validate.rehearse([composed.config])
     with rundir.claimed(directory):
         rundir.prepare(directory, composed.config, overrides)
-        return _launch(directory)
+        return _launch(directory, child)
 
 
 def notices(composed: Composed, overrides: Sequence[str]) -> list[str]:
@@ -86,7 +96,7 @@ def _by_this_code(directory: Path, config: dict[str, Any]) -> bool:
     return result is not None and result.get("code") == identity.code(config)
 
 
-def _launch(directory: Path) -> int:
+def _launch(directory: Path, child: Child | None) -> int:
     """The exit status of the run's process."""
     from kvlab.harness.launch import run_one
     from kvlab.harness.progress import Bar
@@ -100,7 +110,7 @@ def _launch(directory: Path) -> int:
                 bar.to(*event["progress"])
 
         try:
-            return run_one(directory, listen)
+            return run_one(directory, listen, child)
         except KeyboardInterrupt:
             rundir.clear(directory)
             again = "the same command with hydra.run.dir=" + str(directory)

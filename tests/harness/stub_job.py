@@ -66,4 +66,5 @@ def wait_for_company(log: Path) -> None:
 
 if __name__ == "__main__":
     job._engine = lambda: execute
+    job._import_ahead = lambda: None
     sys.exit(job.main(sys.argv[1:]))
