@@ -1,4 +1,4 @@
-"""Who leaves a cache first: least recently used, least often used, first in, lowest priority, by page group.
+"""Who leaves a cache first: least recently used, least often used, first in, lowest priority.
 
 A caching strategy is made with one of these (`eviction`). Keys are whatever it evicts: here blocks. A key is
 added when nobody uses it any more, removed when it is used again, and popped when its room is needed.
@@ -7,12 +7,12 @@ added when nobody uses it any more, removed when it is used again, and popped wh
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter, OrderedDict
+from collections import deque
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
-__all__ = ["FIFO", "LFU", "LRU", "Blocks", "Eviction", "PageAware", "Priority"]
+__all__ = ["FIFO", "LFU", "LRU", "Blocks", "Eviction", "Priority"]
 
 
 class Blocks(Protocol):
@@ -44,6 +44,10 @@ class Eviction(ABC):
     def pop(self) -> int:
         """The key to evict now, forgotten; KeyError if there is none."""
 
+    def pop_all(self, count: int) -> list[int]:
+        """The next ones, one after another, 1 or more; must behave exactly as this loop."""
+        return [self.pop() for _ in range(count)]
+
     @abstractmethod
     def forget(self, key: int) -> None:
         """`key` means nothing any more, whether it was there or in use."""
@@ -59,31 +63,66 @@ class Eviction(ABC):
 
 
 class LRU(Eviction):
-    """The one not used for longest. Each call in constant time."""
+    """The one not used for longest. Each call in constant time.
+
+    Who is removed leaves an entry behind in the queue, which is skipped when it comes up: so many can come and go at
+    once. They are never more than the others and a few.
+    """
 
     def __init__(self) -> None:
-        self.order: OrderedDict[int, None] = OrderedDict()
+        self.queue: deque[int] = deque()
+        self.there: set[int] = set()
+        self.left: dict[int, int] = {}  # key -> its first entries that no longer count
 
     def add(self, key: int, priority: int = 0) -> None:
-        self.order[key] = None
+        self.queue.append(key)
+        self.there.add(key)
 
     def add_all(self, keys: list[int], priority: Mapping[int, int]) -> None:
-        self.order.update(dict.fromkeys(keys))
+        self.queue.extend(keys)
+        self.there.update(keys)
 
     def remove(self, key: int) -> None:
-        del self.order[key]
+        self.there.remove(key)
+        self.left[key] = self.left.get(key, 0) + 1
+        if len(self.queue) > 2 * len(self.there) + 16:
+            self.tidy()
 
     def pop(self) -> int:
-        return self.order.popitem(last=False)[0]
+        return self.pop_all(1)[0]
+
+    def pop_all(self, count: int) -> list[int]:
+        if count > len(self.there):
+            raise KeyError("nothing to evict")
+        following = self.queue.popleft if not self.left else self.following
+        keys = [following() for _ in range(count)]
+        self.there.difference_update(keys)
+        if not self.there:
+            self.tidy()
+        return keys
+
+    def following(self) -> int:
+        """The first key of the queue that counts."""
+        while (key := self.queue.popleft()) in self.left:
+            self.left[key] -= 1
+            if not self.left[key]:
+                del self.left[key]
+        return key
+
+    def tidy(self) -> None:
+        """Drop the entries that no longer count."""
+        keys = [self.following() for _ in range(len(self.there))]
+        self.queue, self.left = deque(keys), {}
 
     def forget(self, key: int) -> None:
-        self.order.pop(key, None)
+        if key in self.there:
+            self.remove(key)
 
     def __contains__(self, key: object) -> bool:
-        return key in self.order
+        return key in self.there
 
     def __len__(self) -> int:
-        return len(self.order)
+        return len(self.there)
 
 
 class Ranked(Eviction):
@@ -159,96 +198,3 @@ class Priority(Ranked):
 
     def rank(self, past: int | None, priority: int) -> int:
         return priority if past is None else max(past, priority)
-
-
-class PageAware(Eviction):
-    """A block of the page group that most is idle or free of, and then the others of that group: groups empty whole.
-
-    Among equal groups the one not used for longest, in a group the block not used for longest. `blocks` of a page
-    group; None: as many as the memory's page groups hold.
-    """
-
-    def __init__(self, blocks: int | None = None) -> None:
-        if blocks is not None and (isinstance(blocks, bool) or not isinstance(blocks, int) or blocks < 1):
-            raise ValueError(
-                f"blocks={blocks}: allowed is a whole number of blocks in a page group, 1 or more; or null"
-            )
-        self.blocks, self.time, self.count = blocks, 0, 0
-        self.strategy: Blocks | None = None
-        self.groups: dict[int, OrderedDict[int, None]] = {}  # page group -> its keys, the one used last at the end
-        self.used: dict[int, int] = {}  # page group -> when a key of it was added last
-        self.heap: list[tuple[int, int, int]] = []  # (-idle and free blocks, used, page group): some out of date
-        self.begun: int | None = None  # the page group of which keys are being popped
-
-    def serve(self, blocks: Blocks) -> None:
-        if self.blocks is None and blocks.page_group(0) is None:
-            raise ValueError("eviction=page_aware: this strategy's memory has no page groups; give eviction.blocks")
-        self.strategy = blocks
-
-    def add(self, key: int, priority: int = 0) -> None:
-        self.time, self.count = self.time + 1, self.count + 1
-        group = self.group(key)
-        self.groups.setdefault(group, OrderedDict())[key] = None
-        self.used[group] = self.time
-        heappush(self.heap, (-len(self.groups[group]), self.time, group))
-        self.tidy_heap()
-
-    def remove(self, key: int) -> None:
-        group = self.group(key)
-        del self.groups[group][key]
-        self.tidy(group)
-
-    def pop(self) -> int:
-        if self.begun not in self.groups:
-            self.begun = self.fullest()
-        key = self.groups[self.begun].popitem(last=False)[0]
-        self.tidy(self.begun)
-        return key
-
-    def forget(self, key: int) -> None:
-        if key in self:
-            self.remove(key)
-
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, int) and key in self.groups.get(self.group(key), ())
-
-    def __len__(self) -> int:
-        return self.count
-
-    def group(self, key: int) -> int:
-        if self.blocks is not None:
-            return key // self.blocks
-        group = self.strategy.page_group(key) if self.strategy else None
-        assert group is not None, "serve() comes first, and has asked"
-        return group
-
-    def tidy(self, group: int) -> None:
-        self.count -= 1
-        if not self.groups[group]:
-            del self.groups[group], self.used[group]
-            self.tidy_heap()
-
-    def tidy_heap(self) -> None:
-        """Drop what is out of date, once it is most of the heap."""
-        if len(self.heap) > 4 * len(self.groups) + 16:
-            self.heap = [(-len(keys), self.used[group], group) for group, keys in self.groups.items()]
-            heapify(self.heap)
-
-    def fullest(self) -> int:
-        """The page group with most blocks that nobody owns, and a key among them; KeyError if there is none."""
-        # Who evicts has few free blocks left, or none: to count them by group is cheap.
-        free = Counter(map(self.group, self.strategy.free)) if self.strategy else Counter[int]()
-        for group in free.keys() & self.groups.keys():
-            heappush(self.heap, (-len(self.groups[group]) - free[group], self.used[group], group))
-        while self.heap:
-            entry = heappop(self.heap)
-            group = entry[2]
-            if group not in self.groups:
-                continue
-            now = (-len(self.groups[group]) - free[group], self.used[group], group)
-            if now == entry:
-                heappush(self.heap, (-len(self.groups[group]), self.used[group], group))
-                return group
-            if now > entry:
-                heappush(self.heap, now)
-        raise KeyError("nothing to evict")

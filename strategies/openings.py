@@ -13,33 +13,50 @@ import numpy as np
 
 @dataclass(slots=True)
 class Openings:
-    """Keys of published blocks by the place behind which they stand, a number of the index's own."""
+    """Keys of published blocks by the place behind which they stand, a number of the index's own.
+
+    Most have nothing in common, so that those which begin with the same token are looked for at once.
+    """
 
     block_bytes: int  # of a key's token ids; what is before them must be equal
-    after: dict[int, bytes | list[bytes]] = field(default_factory=dict)  # the only one, or all of them sorted
+    root: int  # the place of the first ones
+    after: dict[int, dict[bytes, bytes | list[bytes]]] = field(default_factory=dict)  # the only one, or all, sorted
 
     def enter(self, place: int, key: bytes) -> None:
-        others = self.after.setdefault(place, key)
+        alike = self.after.get(place)
+        if alike is None:
+            alike = self.after[place] = {}
+        first = self.first(place, key)
+        others = alike.setdefault(first, key)
         if others is key:
             return
         if isinstance(others, bytes):
-            self.after[place] = sorted((others, key))
+            alike[first] = sorted((others, key))
         else:
             insort(others, key)
 
     def leave(self, place: int, key: bytes) -> None:
-        others = self.after.pop(place)
-        if isinstance(others, bytes):
-            return
-        del others[bisect_left(others, key)]
-        self.after[place] = others[0] if len(others) == 1 else others
+        alike = self.after[place]
+        first = self.first(place, key)
+        others = alike.pop(first)
+        if isinstance(others, list):
+            del others[bisect_left(others, key)]
+            alike[first] = others[0] if len(others) == 1 else others
+        elif not alike:
+            del self.after[place]
 
     def longest(self, place: int, rest: bytes) -> int:
         """Tokens that the likest of the keys at `place` begins with as `rest` does, which may end inside a block."""
-        others = self.after.get(place, [])
+        others = self.after.get(place, {}).get(self.first(place, rest))
+        if others is None:
+            return 0
         keys = [others] if isinstance(others, bytes) else others
         at = bisect_left(keys, rest)  # in sorted order nobody is more alike than a neighbour
-        return max((common(key, rest, self.block_bytes) for key in keys[max(0, at - 1) : at + 1]), default=0)
+        return max(common(key, rest, self.block_bytes) for key in keys[max(0, at - 1) : at + 1])
+
+    def first(self, place: int, key: bytes) -> bytes:
+        """What a key begins with: its first token, and its space where it is the first of its sequence."""
+        return key[: key.index(b":") + 5] if place == self.root else key[:4]
 
 
 def common(key: bytes, rest: bytes, block_bytes: int) -> int:

@@ -7,14 +7,16 @@ key itself: two contents with one hash stay two. Blocks leave one by one, a sequ
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kvlab.eviction import Eviction
-from kvlab.strategies.cached_blocks import CachedBlocks, Match
-from kvlab.strategies.openings import common
+from kvlab.strategies.cached_blocks import CachedBlocks, Ids, Match
+from kvlab.strategies.paged import FEW
+from kvlab.strategies.places import NONE, Places
 from kvlab.strategy import Memory
-
-GAP = -1  # in place of a block: hits stop there
 
 
 class Prefix(CachedBlocks):
@@ -39,7 +41,8 @@ class Prefix(CachedBlocks):
             raise ValueError(f"duplicates={duplicates}: allowed is keep, dedupe")
         self.dedupe, self.one_queue = duplicates == "dedupe", one_queue
         self.others: dict[int, list[int]] = {}  # place -> blocks that hold it as well, where duplicates are kept
-        self.begin()
+        self.like: dict[int, int] = {}  # and those blocks -> their place; any other's goes by its own number
+        self.places = Places(self.blocks, 4 * block_size)
         if null_block and self.blocks:
             self.free.pop()
             self.blocks -= 1
@@ -48,85 +51,96 @@ class Prefix(CachedBlocks):
             for block in blocks:
                 self.vacate(block)
 
-    def find(self, keys: list[bytes], rest: bytes) -> Match:
-        found, place = [], 0
-        for ids in keys:
-            place = self.step(place, ids)
-            if self.block[place] == GAP:  # as that of place 0 is
-                break
-            found.append(self.block[place])
+    def find(self, keys: Iterator[bytes]) -> Match:
+        found, place = list[int](), self.places.root
+        for key in keys:
+            place = self.places.step(place, key)
+            if not 0 <= place < self.places.root:  # nothing, or a gap
+                return Match(found, key)
+            found.append(place)
         return Match(found)
 
     def publish(self, index: int, before: int, ids: bytes, block: int) -> int:
-        place = self.published[before] if index else 0
-        at = self.after[place] and self.step(place, ids)
-        if not at:
-            at = self.enter(place, ids, block)
-        elif self.block[at] == GAP:
-            self.block[at] = block
-            if not isinstance(self.after[place], int):
-                self.openings.enter(place, ids)
+        places, place = self.places, self.place(before) if index else self.places.root
+        if places.after[place] == NONE:
+            places.append(place, ids, block)
+        elif (at := places.step(place, ids)) == NONE:
+            places.enter(place, ids, block)
+        elif at > places.root:
+            places.fill(at, block)
         else:
             self.counts["duplicates"] += self.block_size
             if self.dedupe:
-                return self.block[at]
+                return at
             self.others.setdefault(at, []).append(block)
-        self.published[block] = at
+            self.like[block] = at
+        self.published[block] = 1
         return block
 
-    def alike(self, blocks: list[int], rest: bytes) -> int:
-        place = self.published[blocks[-1]] if blocks else 0
-        after = self.after[place]
-        if not isinstance(after, int):
-            return self.openings.longest(place, rest)
-        return 0 if self.block[after] == GAP else common(self.ids[after], rest, self.openings.block_bytes)
+    def place(self, block: int) -> int:
+        """Where the index has a published block."""
+        return self.like.get(block, block) if self.like else block
 
-    def evict(self) -> list[int]:
-        block = self.idle.pop()
-        if block in self.published:
-            self.withdraw(block)
-        else:
-            self.blank -= 1
-        return [block]
+    def publish_run(self, index: int, before: int, ids: Ids, space: int, block_N: NDArray[np.int32]) -> list[int]:
+        """Behind the end of a chain all is new."""
+        held = list[int]()
+        blocks: list[int] = block_N.tolist()
+        for key in self.keys(ids, space, index):
+            number = len(held)
+            place = self.place(before) if index + number else self.places.root
+            if self.places.after[place] == NONE and len(blocks) - number >= FEW:
+                self.places.chain(place, ids[(index + number) * self.block_size :], block_N[number:])
+                for block in blocks[number:]:
+                    self.published[block] = 1
+                return held + blocks[number:]
+            before = self.publish(index + number, before, key, blocks[number])
+            held.append(before)
+        return held
+
+    def alike(self, blocks: list[int], rest: bytes) -> int:
+        return self.places.alike(self.place(blocks[-1]) if blocks else self.places.root, rest)
+
+    def evict(self, count: int) -> tuple[list[int], int]:
+        blocks = self.idle.pop_all(count)
+        published = blocks if not self.blank else [block for block in blocks if self.published[block]]
+        self.blank -= len(blocks) - len(published)
+        self.withdraw_all(published)
+        return blocks, len(published)
 
     def at_once(self, short: int) -> int:
-        return 1 if self.blank else short  # `evict` takes one; which of them were needed is counted one by one
+        return 1 if self.blank else short  # which of them were needed is counted one by one
 
     def withdraw(self, block: int) -> None:
-        at = self.published.pop(block)
-        if self.priority:
-            self.priority.pop(block, None)
-        if at in self.others:
-            self.replace(at, block)
-            return
-        self.block[at] = GAP
-        place = self.before[at]
-        if not isinstance(self.after[place], int):
-            self.openings.leave(place, self.ids[at])
-        while at and self.block[at] == GAP and not self.after[at]:  # what nobody can come across any more
-            place = self.before[at]
-            if self.after[place] == at:
-                self.after[place] = 0
-            else:
-                del self.branch(place)[self.key(self.ids[at])]
-            self.after[at] = 0
-            self.unused.append(at)
-            at = place
-        if not self.published:
-            self.begin()  # nothing piles up
+        self.withdraw_all([block])
 
-    def replace(self, at: int, block: int) -> None:
-        """One of several blocks with the same content is gone."""
-        others = self.others[at]
-        if self.block[at] == block:
-            self.block[at] = others.pop(0)
+    def withdraw_all(self, blocks: list[int]) -> None:
+        published = self.published
+        for block in blocks:
+            published[block] = 0
+        if self.priority:
+            for block in blocks:
+                self.priority.pop(block, None)
+        self.places.leave(blocks if not self.others else (block for block in blocks if not self.held_still(block)))
+
+    def held_still(self, block: int) -> bool:
+        """Whether others hold the content of a block that is gone."""
+        at = self.like.pop(block, block)
+        others = self.others.pop(at, None)
+        if others is None:
+            return False
+        if block == at:
+            at = others.pop(0)
+            self.places.rename(block, at)
+            del self.like[at]
+            self.like.update(dict.fromkeys(others, at))
         else:
             others.remove(block)
-        if not others:
-            del self.others[at]
+        if others:
+            self.others[at] = others
+        return True
 
     def vacate(self, block: int) -> None:
-        if self.one_queue and block not in self.published:
+        if self.one_queue and not self.published[block]:
             self.idle.add(block)
             self.blank += 1
         else:
@@ -138,54 +152,3 @@ class Prefix(CachedBlocks):
             return
         for block in blocks:
             self.vacate(block)
-
-    # --- places
-
-    def begin(self) -> None:
-        """A place is one content of one block behind one chain of blocks, a number; 0 is where chains begin.
-
-        In columns: a place that is done with is given to another content while it is still at hand.
-        """
-        self.ids = [b""]  # its token ids
-        self.before = [0]  # the place before it
-        self.block = [GAP]  # the first that holds it
-        self.after: list[int | dict[Hashable, int]] = [0]  # the only place behind it (0: none), or several by key
-        self.unused: list[int] = []
-
-    def key(self, ids: bytes) -> Hashable:
-        """What a place is found by among several: compared in full, whatever its hash."""
-        return ids
-
-    def step(self, place: int, ids: bytes) -> int:
-        """The place of this content behind that one; 0: there is none."""
-        after = self.after[place]
-        if isinstance(after, int):
-            return after if after and self.ids[after] == ids else 0
-        return after.get(self.key(ids), 0)
-
-    def enter(self, place: int, ids: bytes, block: int) -> int:
-        """A new place behind that one."""
-        if self.unused:
-            at = self.unused.pop()
-            self.ids[at], self.before[at], self.block[at] = ids, place, block
-        else:
-            at = len(self.ids)
-            self.ids.append(ids)
-            self.before.append(place)
-            self.block.append(block)
-            self.after.append(0)
-        if not self.after[place]:
-            self.after[place] = at
-        else:
-            self.branch(place)[self.key(ids)] = at
-            self.openings.enter(place, ids)
-        return at
-
-    def branch(self, place: int) -> dict[Hashable, int]:
-        """What is behind that place, which is not nothing, by key."""
-        after = self.after[place]
-        if isinstance(after, int):
-            if self.block[after] != GAP:
-                self.openings.enter(place, self.ids[after])
-            after = self.after[place] = {self.key(self.ids[after]): after}
-        return after

@@ -7,11 +7,12 @@ hit may end inside an edge, and only a different continuation splits it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kvlab.eviction import Eviction
 from kvlab.strategies.cached_blocks import CachedBlocks, Match
-from kvlab.strategies.openings import common
+from kvlab.strategies.openings import Openings, common
 from kvlab.strategy import Memory
 
 
@@ -48,12 +49,14 @@ class Radix(CachedBlocks):
             raise ValueError(f"partial={partial}: allowed is recompute, copy")
         self.whole_leaves, self.copies_partial = evict == "leaf", partial == "copy"
         self.nodes = {0: Node(-1, 0)}
+        self.number: dict[int, int] = {}  # published block -> its node
+        self.openings = Openings(4 * block_size, 0)
         self.last = 0  # number given last
 
     # --- the index
 
-    def find(self, keys: list[bytes], rest: bytes) -> Match:
-        found, place = list[int](), (0, 0)
+    def find(self, keys: Iterator[bytes]) -> Match:
+        found, place, rest = list[int](), (0, 0), b""
         for key in keys:
             after = self.step(*place, key)
             if after is None:
@@ -61,39 +64,41 @@ class Radix(CachedBlocks):
                 break
             place = after
             found.append(self.nodes[after[0]].blocks[after[1] - 1])
-        return Match(found, *self.part(*place, rest)) if self.copies_partial else Match(found)
+        return Match(found, rest, *self.part(*place, rest)) if self.copies_partial else Match(found, rest)
 
     def publish(self, index: int, before: int, key: bytes, block: int) -> int:
-        number = self.published[before] if index else 0
+        number = self.number[before] if index else 0
         at = index - self.nodes[number].depth
         after = self.step(number, at, key)
         if after is None:
-            self.published[block] = self.grow(number, at, key, block)
+            self.number[block] = self.grow(number, at, key, block)
+            self.published[block] = 1
             return block
         self.counts["duplicates"] += self.block_size
         return self.nodes[after[0]].blocks[after[1] - 1]
 
     def alike(self, blocks: list[int], rest: bytes) -> int:
-        number = self.published[blocks[-1]] if blocks else 0
+        number = self.number[blocks[-1]] if blocks else 0
         node = self.nodes[number]
         at = len(blocks) - node.depth
         if at < len(node.keys):
             return common(node.keys[at], rest, self.openings.block_bytes)
         return self.openings.longest(number, rest)  # behind a node's end: its children's first keys
 
-    def evict(self) -> list[int]:
+    def evict(self, count: int) -> tuple[list[int], int]:
         block = self.idle.pop()
-        number = self.published[block]
+        number = self.number[block]
         blocks = self.nodes[number].blocks
         at = blocks.index(block)
         while self.whole_leaves and at and blocks[at - 1] in self.idle:
             at -= 1
-        return self.cut(number, at)
+        gone = self.cut(number, at)
+        return [block for block in gone if block not in self.leaving], len(gone)
 
     def withdraw(self, block: int) -> None:
-        number = self.published[block]
+        number = self.number[block]
         for gone in self.cut(number, self.nodes[number].blocks.index(block)):
-            if gone != block:
+            if gone != block and gone not in self.leaving:
                 self.vacate(gone)
 
     # --- the tree; a place is a node and how many of its blocks were passed
@@ -114,7 +119,7 @@ class Radix(CachedBlocks):
         for child, index in nexts:
             tokens = common(self.nodes[child].keys[index], rest, self.openings.block_bytes)
             if tokens > best.tokens:
-                best = Match([], self.nodes[child].blocks[index], tokens)
+                best = Match([], rest, self.nodes[child].blocks[index], tokens)
         return best.source, best.tokens
 
     def grow(self, number: int, at: int, key: bytes, block: int) -> int:
@@ -142,14 +147,14 @@ class Radix(CachedBlocks):
         if number in self.openings.after:
             self.openings.after[self.last] = self.openings.after.pop(number)
         self.openings.enter(number, lower.keys[0])
-        self.published.update(dict.fromkeys(lower.blocks, self.last))
+        self.number.update(dict.fromkeys(lower.blocks, self.last))
         for child in lower.children.values():
             self.nodes[child].parent = self.last
 
     def cut(self, number: int, at: int) -> list[int]:
         """Take the blocks of a node from `at` on, and all below it, out of the tree.
 
-        Returned last ones first, without those that a copy is still to read.
+        Returned last ones first; a copy may still be to read some.
         """
         node = self.nodes[number]
         blocks, below = node.blocks[at:], list(node.children.values())
@@ -166,6 +171,7 @@ class Radix(CachedBlocks):
         del node.keys[at:], node.blocks[at:]
         for block in blocks:
             self.idle.forget(block)
-            del self.published[block]
+            del self.number[block]
+            self.published[block] = 0
             self.priority.pop(block, None)
-        return [block for block in reversed(blocks) if block not in self.leaving]
+        return blocks[::-1]

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from kvlab.eviction import FIFO, LFU, LRU, PageAware, Priority
+from kvlab.eviction import FIFO, LFU, LRU, Priority
+from kvlab.page_aware import PageAware
 
 
 class Sorted:

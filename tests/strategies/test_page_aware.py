@@ -8,7 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from kvlab.eviction import LRU, PageAware
+from kvlab.eviction import LRU
+from kvlab.page_aware import PageAware
 from kvlab.strategies.prefix import Prefix
 from kvlab.strategies.radix import Radix
 from kvlab.strategy import Arrival, Memory

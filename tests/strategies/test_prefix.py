@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
 
 from kvlab.eviction import FIFO, LFU, Priority
+from kvlab.strategies.places import NONE, SEVERAL, Places
 from kvlab.strategies.prefix import Prefix
 from kvlab.strategy import Grant
+from kvlab.testing.snapshot import Snapshot
 
 TEN = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
 
@@ -114,14 +114,20 @@ class OneBit:
         return self.value == other.value
 
 
-class Colliding(Prefix):
-    def key(self, ids):
-        return OneBit(ids)
+class OneBitPlaces(Places):
+    def hashed(self, key):
+        return OneBit(key)
+
+
+def colliding(*args):
+    made = Prefix(*args)
+    made.places = OneBitPlaces(made.places.root, made.places.block_bytes)
+    return made
 
 
 def test_contents_with_one_hash_stay_apart(bench):
     """Predictable collisions of hashes let one user hit another's blocks (vllm #12621, #15297)."""
-    b, rng = bench(Colliding, 60), np.random.default_rng(0)
+    b, rng = bench(colliding, 60), np.random.default_rng(0)
     prompts = [[*rng.integers(0, 2, 13).tolist()] for _ in range(10)]
     for seq, prompt in enumerate(prompts):
         known = {tuple(p[: n * 4]) for p in prompts[:seq] for n in (1, 2, 3)}
@@ -146,10 +152,10 @@ def test_hits_are_pinned_before_anything_is_evicted_and_count_as_needed(bench):
     b.start(0, [*range(9)])
     b.release(0)
     b.start(1, [7] * 3)
-    before = copy.deepcopy({**vars(b.strategy), "tables": None, "table": None, "idle": list(b.strategy.idle.order)})
+    before = Snapshot(b.strategy)
     assert b.admit(2, [*range(16)]) is None, "2 idle hits and 2 more, of 3"
     assert b.admit(2, [*range(9)], leave=1) is None
-    assert {**vars(b.strategy), "tables": None, "table": None, "idle": list(b.strategy.idle.order)} == before
+    assert before.difference(b.strategy) is None
     assert b.admit(2, [*range(9)]) == Grant(8, 12)
     b.launch(2)
     b.check()
@@ -274,9 +280,25 @@ def test_a_chain_leaves_nothing_behind(bench):
         b.start(seq, [*range(seq * 3), *range(50, 60)])
     b.release(*range(5))
     b.strategy.clear()
-    left = [getattr(b.strategy, name) for name in ("others", "published", "priority", "told", "kind")]
-    assert left == [{}] * 5
-    assert (b.strategy.ids, b.strategy.after, b.strategy.openings.after) == ([b""], [0], {})
+    left = [getattr(b.strategy, name) for name in ("others", "like", "priority", "told", "space", "rank")]
+    assert left == [{}] * 6
+    assert not any(b.strategy.published)
+    places = b.strategy.places
+    assert (places.several, places.space, places.openings.after) == ({places.root: {}}, {}, {})
+    assert [*places.after] == [NONE] * 20 + [SEVERAL]
+
+
+def test_a_gap_is_forgotten_with_the_last_thing_behind_it(bench):
+    b = bench(Prefix, 40, eviction=FIFO())
+    for seq in range(3):
+        b.start(seq, [*range(8), *range(seq * 10, seq * 10 + 8), 0])
+        b.release(seq)
+    places, gaps = b.strategy.places, []
+    for _ in range(8):
+        b.strategy.evict(1)
+        gaps.append(len(places.before) - 1 - places.root - len(places.unused))
+    assert gaps == [0, 0, 1, 2, 2, 2, 2, 0], "the first two blocks, which the others begin with as well, come third"
+    assert (places.several, places.openings.after) == ({places.root: {}}, {})
 
 
 def test_a_place_that_is_done_with_is_taken_by_another_content(bench):
@@ -286,7 +308,7 @@ def test_a_place_that_is_done_with_is_taken_by_another_content(bench):
         b.start(seq, [seq * 100 + n for n in range(40)])
         b.release(seq)
         b.check()
-    assert len(b.strategy.ids) <= 20 + 1
+    assert len(b.strategy.places.before) == 20 + 1
     assert b.strategy.lookup(b.arrival(99, [*range(16)])) == 12
 
 

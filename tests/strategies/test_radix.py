@@ -54,7 +54,7 @@ def test_an_edge_is_split_where_two_sequences_part_and_grows_where_one_goes_on(b
     assert edges(b.strategy) == [[[0, 1], [[2, 3]], [[4, 6]]], [[5]]]
     b.check()
     nodes = b.strategy.nodes
-    assert all(b.strategy.published[block] == number for number, node in nodes.items() for block in node.blocks)
+    assert all(b.strategy.number[block] == number for number, node in nodes.items() for block in node.blocks)
     assert all(nodes[child].parent == number for number, node in nodes.items() for child in node.children.values())
 
 
@@ -242,7 +242,8 @@ def test_the_tree_leaves_nothing_behind(bench):
     b.strategy.clear()
     assert edges(b.strategy) == []
     assert len(b.strategy.nodes) == 1
-    assert [getattr(b.strategy, name) for name in ("published", "priority", "told", "kind")] == [{}] * 4
+    assert [getattr(b.strategy, name) for name in ("number", "priority", "told", "space", "rank")] == [{}] * 5
+    assert not any(b.strategy.published)
     assert b.blocks("free") == 60
 
 
