@@ -11,6 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from script import told
+
+from kvlab.harness import output
 from kvlab.harness.compose import Composer
 from kvlab.run import execute
 
@@ -117,8 +120,10 @@ in float64, on a clock that counts steps: counts, no times. All runs: `{" ".join
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("experiments/pathologies.md"))
-    parser.parse_args().out.write_text(page())
+    out = parser.parse_args().out
+    output.check(out)
+    output.write(out, page())
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

@@ -18,6 +18,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from script import told, whole_number
+
 from kvlab.harness import provenance
 from kvlab.harness.table import grid
 
@@ -33,7 +35,7 @@ LIMIT = 0.10
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=whole_number, default=5)
     parser.add_argument("--seed", type=int, default=3)
     args = parser.parse_args()
     words = [*WORK, f"seed={args.seed}"]
@@ -94,4 +96,4 @@ def row(name: str, real: list[dict[str, Any]], simulated: dict[str, Any]) -> lis
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

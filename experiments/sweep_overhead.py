@@ -15,7 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kvlab.harness import provenance
+from script import told, whole_number
+
+from kvlab.harness import output, provenance
 from kvlab.harness.table import grid
 from kvlab.record.others import OthersShare, others_words
 
@@ -80,14 +82,16 @@ tables and figures at the end.
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=whole_number, default=2)
     parser.add_argument("--out", type=Path, help="where to write the table, without its suffix")
     args = parser.parse_args()
+    out = args.out and args.out.with_suffix(".md")
+    output.check(out)
     text = markdown([measure(report, args.workers) for report in (False, True)])
     print(text)
-    if args.out:
-        args.out.with_suffix(".md").write_text(text)
+    if out:
+        output.write(out, text)
 
 
 if __name__ == "__main__":
-    main()
+    told(main)
