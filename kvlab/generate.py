@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvlab.build import build_strategy
 from kvlab.engine.capacity import describe, pool_bytes
 from kvlab.engine.engine import Engine
-from kvlab.engine.executor import RealExecutor
-from kvlab.engine.real import real_engine
 from kvlab.errors import UsageError
-from kvlab.model.load import load
+from kvlab.model.load import usable_source
 from kvlab.model.tokenizer import Tokenizer
 from kvlab.request import Request
+from kvlab.start import load_library, opened_engine
+
+if TYPE_CHECKING:
+    from kvlab.engine.executor import RealExecutor
 
 
 def generate(
@@ -25,20 +27,21 @@ def generate(
 
     Returns the counts of what was done. UsageError: no tokenizer, no room, wrong values.
     """
-    loaded = load(config["model"], config["dtype"], config["device"])
-    if loaded.tokenizer is None:
-        raise UsageError(f"model={loaded.name} has no tokenizer; text needs model=smollm2 or model.path=DIR with one")
-    loaded.shape.check_max_len(int(config["max_len"]))
-    request = _request(config, loaded.tokenizer.chat(prompt), max_tokens, temperature)
-    token_bytes = loaded.shape.token_bytes(config["dtype"])
-    strategy = build_strategy(config, token_bytes, loaded.shape.layers, pool_bytes(config, loaded.shape))
+    source = usable_source(config["model"], config["dtype"])
+    load_library()
+    shape, tokenizer = source.shape, source.tokenizer
+    if tokenizer is None:
+        raise UsageError(f"model={source.name} has no tokenizer; text needs model=smollm2 or model.path=DIR with one")
+    shape.check_max_len(int(config["max_len"]))
+    request = _request(config, tokenizer.chat(prompt), max_tokens, temperature)
+    token_bytes = shape.token_bytes(config["dtype"])
+    strategy = build_strategy(config, token_bytes, shape.layers, pool_bytes(config, shape))
     if request.limit > strategy.longest:
         raise UsageError(
             f"{request.limit:,} tokens do not fit: the longest here is {strategy.longest:,}; raise pool_bytes"
         )
-    eos = tuple(sorted(loaded.tokenizer.eos_ids))
-    with real_engine(config, loaded.model, strategy, [request], eos=eos) as engine:
-        _stream(engine, loaded.tokenizer, emit)
+    with opened_engine(config, strategy, [request], eos=tuple(sorted(tokenizer.eos_ids))) as engine:
+        _stream(engine, tokenizer, emit)
     capacity = describe(strategy, int(config.get("page_group_bytes") or 0))["line"]
     return {"strategy": config["strategy"]["name"], "capacity": capacity, **_counts(engine)}
 
