@@ -23,130 +23,6 @@ from kvlab.testing import RuleError
 from kvlab.testing.kernels import judge
 
 
-def dense(q_NQD, k_NHD, v_NHD, scale, causal):
-    """One sequence. The last query sees all keys, the one before it all but the last, and so on."""
-    groups = q_NQD.shape[1] // k_NHD.shape[1]
-    k, v = (x.repeat_interleave(groups, 1).double().transpose(0, 1) for x in (k_NHD, v_NHD))
-    weight = q_NQD.double().transpose(0, 1) @ k.transpose(1, 2) * scale
-    if causal:
-        seen = torch.ones(weight.shape[1:], dtype=torch.bool).tril(weight.shape[2] - weight.shape[1])
-        weight = weight.masked_fill(~seen, -torch.inf)
-    return (weight.softmax(-1) @ v).transpose(0, 1).to(q_NQD.dtype)
-
-
-def whole_numbers(*tensors):
-    for x in tensors:
-        assert x.dtype == torch.int32
-        assert x.is_contiguous()
-
-
-def flash2(
-    query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask, *, scale, seqused_k
-):
-    """aten._flash_attention_forward with packed sequences: of cum_seq_k only the places are read."""
-    whole_numbers(cum_seq_q, cum_seq_k, seqused_k)
-    assert (dropout_p, return_debug_mask) == (0.0, False)
-    assert len(cum_seq_q) == len(cum_seq_k) == len(seqused_k) + 1
-    assert cum_seq_q[-1] == len(query)
-    assert max_q >= cum_seq_q.diff().max()
-    assert max_k >= seqused_k.max()
-    assert is_causal or max_q == 1
-    parts = []
-    for b, used in enumerate(seqused_k.tolist()):
-        keys = slice(cum_seq_k[b], cum_seq_k[b] + used)
-        parts.append(dense(query[cum_seq_q[b] : cum_seq_q[b + 1]], key[keys], value[keys], scale, is_causal))
-    return torch.cat(parts), None, None, None, None
-
-
-def with_kvcache(
-    q, k_cache, v_cache, *, cache_seqlens, cache_batch_idx=None, cache_leftpad=None, block_table=None,
-    softmax_scale, causal,
-):  # fmt: skip
-    """flash_attn.flash_attn_with_kvcache without new keys."""
-    assert q.dim() == k_cache.dim() == 4
-    assert k_cache.shape == v_cache.shape
-    assert q.stride(-1) == k_cache.stride(-1) == v_cache.stride(-1) == 1
-    parts = []
-    for b in range(len(q)):
-        whole_numbers(cache_seqlens)
-        if block_table is not None:
-            whole_numbers(block_table)
-            assert cache_batch_idx is None
-            assert k_cache.shape[1] % 256 == 0
-            blocks = block_table[b, : -(-int(cache_seqlens[b]) // k_cache.shape[1])].long()
-            k, v = (x[blocks].flatten(0, 1)[: cache_seqlens[b]] for x in (k_cache, v_cache))
-        else:
-            whole_numbers(cache_batch_idx, cache_leftpad)
-            k, v = (x[cache_batch_idx[b]][cache_leftpad[b] : cache_seqlens[b]] for x in (k_cache, v_cache))
-        parts.append(dense(q[b], k, v, softmax_scale, causal))
-    return torch.stack(parts)
-
-
-class Wrapper:
-    """What both wrappers of flashinfer have in common: sequences as pages in CSR form."""
-
-    def __init__(self, workspace, *, kv_layout, backend, use_tensor_cores=True):
-        assert workspace.dtype == torch.uint8
-        assert (kv_layout, backend) == ("NHD", "fa2")
-        self.plans = 0
-
-    def _plan(self, query_C, first_C, page_N, last_B, q_heads, kv_heads, head_dim, page_size, types, scale, causal):
-        whole_numbers(query_C, first_C, page_N, last_B)
-        assert len(first_C) == len(last_B) + 1 == len(query_C)
-        assert first_C[-1] == len(page_N)
-        assert ((last_B >= 1) & (last_B <= page_size)).all()
-        self.planned = (query_C, first_C, page_N.long(), last_B, page_size, scale, causal)
-        self.shape = (q_heads, kv_heads, head_dim, *types)
-        self.plans += 1
-
-    def run(self, q, cache):
-        query_C, first_C, page_N, last_B, page_size, scale, causal = self.planned
-        k_cache, v_cache = cache
-        assert (*q.shape[1:2], *k_cache.shape[2:], q.dtype, k_cache.dtype) == self.shape
-        assert k_cache.shape[1] == page_size
-        parts = []
-        for b, last in enumerate(last_B.tolist()):
-            mine = page_N[first_C[b] : first_C[b + 1]]
-            length = (len(mine) - 1) * page_size + last
-            k, v = (x[mine].flatten(0, 1)[:length] for x in (k_cache, v_cache))
-            parts.append(dense(q[query_C[b] : query_C[b + 1]], k, v, scale, causal))
-        return torch.cat(parts)
-
-
-class FlashInferPackage:
-    class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
-        def plan(
-            self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size,
-            *, q_data_type, kv_data_type, sm_scale,
-        ):  # fmt: skip
-            shape = (num_qo_heads, num_kv_heads, head_dim, page_size)
-            each = torch.arange(len(indptr), dtype=torch.int32)
-            self._plan(each, indptr, indices, last_page_len, *shape, (q_data_type, kv_data_type), sm_scale, False)
-
-    class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
-        def plan(
-            self, qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, num_qo_heads, num_kv_heads,
-            head_dim_qk, page_size, *, causal, q_data_type, kv_data_type, sm_scale,
-        ):  # fmt: skip
-            shape = (num_qo_heads, num_kv_heads, head_dim_qk, page_size)
-            types = (q_data_type, kv_data_type)
-            places = (qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len)
-            self._plan(*places, *shape, types, sm_scale, causal)
-
-
-STAND_INS = {
-    "sdpa": (lambda: Flash2("cpu", flash2), (None, 1, 4, 16)),
-    "flash_attn": (lambda: FlashAttnKernels("cpu", with_kvcache), (None, 256)),
-    "flashinfer": (lambda: FlashInferKernels("cpu", FlashInferPackage, workspace_bytes=16), (None, 1, 3, 16)),
-}
-
-
-@pytest.fixture(params=STAND_INS)
-def adapter(request):
-    make, block_sizes = STAND_INS[request.param]
-    return make(), block_sizes
-
-
 def test_adapters_attend_to_what_the_tables_say(adapter):
     kernels, block_sizes = adapter
     judge(kernels, block_sizes)
@@ -205,11 +81,11 @@ def test_pieces_of_long_sequences_in_a_sliced_store(adapter, block_size):
     assert _error(adapter[0], block_size, torch.float64) < 1e-12
 
 
-def test_a_stand_in_that_sees_a_token_too_many_is_caught():
+def test_a_stand_in_that_sees_a_token_too_many_is_caught(documented):
     """The judge, not the stand-in's own checks, must find a wrong length."""
 
     def off_by_one(*arguments, seqused_k, **rest):
-        return flash2(*arguments, seqused_k=(seqused_k - 1).clamp(min=1), **rest)
+        return documented.flash2(*arguments, seqused_k=(seqused_k - 1).clamp(min=1), **rest)
 
     with pytest.raises(RuleError, match="attends to its own tokens"):
         judge(Flash2("cpu", off_by_one))
@@ -225,8 +101,8 @@ def test_rows_become_pages_as_large_as_the_places_where_they_start_allow():
     assert len(found.page_N) == sum(-(-length // found.page_size) for length in LENGTHS)
 
 
-def test_flashinfer_plans_once_a_launch_and_not_in_every_layer():
-    kernels = FlashInferKernels("cpu", FlashInferPackage, workspace_bytes=16)
+def test_flashinfer_plans_once_a_launch_and_not_in_every_layer(documented):
+    kernels = FlashInferKernels("cpu", documented.flashinfer, workspace_bytes=16)
     table_BP, start_B, stop_B, *tensors = _case(16, torch.float64)
     for launches in (1, 2):
         launch = kernels.make_view(table_BP, start_B, stop_B, 16)
@@ -235,28 +111,28 @@ def test_flashinfer_plans_once_a_launch_and_not_in_every_layer():
         assert (kernels.decode.plans, kernels.prefill.plans) == (launches, launches)
 
 
-def test_sequences_with_as_many_new_tokens_share_a_call_of_flash_attn():
+def test_sequences_with_as_many_new_tokens_share_a_call_of_flash_attn(documented):
     calls = []
 
     def counting(q, *arguments, **rest):
         calls.append(tuple(q.shape[:2]))
-        return with_kvcache(q, *arguments, **rest)
+        return documented.with_kvcache(q, *arguments, **rest)
 
     _error(FlashAttnKernels("cpu", counting), None, torch.float64)
     assert calls == [(3, 1), (1, 3), (1, 17), (1, 40)]
     assert [len(group) for group in alike(np.array([1, 5, 0, 1, 5, 1]))] == [3, 2]
 
 
-def test_flash_attn_says_which_blocks_it_takes():
-    kernels = FlashAttnKernels("cpu", with_kvcache)
+def test_flash_attn_says_which_blocks_it_takes(documented):
+    kernels = FlashAttnKernels("cpu", documented.with_kvcache)
     with pytest.raises(UsageError, match="flash_attn with block_size=16: allowed are multiples of 256"):
         kernels.make_view(np.zeros((1, 1), np.int32), np.zeros(1, np.int64), np.ones(1, np.int64), 16)
 
 
-def test_a_flash_attn_without_an_argument_that_is_passed_is_refused():
+def test_a_flash_attn_without_an_argument_that_is_passed_is_refused(documented):
     def older(q, k_cache, v_cache, cache_seqlens, cache_batch_idx, block_table, softmax_scale, causal): ...
 
-    assert checked(with_kvcache) is with_kvcache
+    assert checked(documented.with_kvcache) is documented.with_kvcache
     with pytest.raises(UsageError, match="its flash_attn_with_kvcache has no cache_leftpad; allowed is"):
         checked(older)
 
