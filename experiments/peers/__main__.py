@@ -2,6 +2,7 @@
 
 python experiments/peers setup FOLDER [NAME ...]    vllm, transformers, llama.cpp; llama.cpp is built: minutes
 python experiments/peers run FOLDER [NAME ...]      the same work on kvlab and on those, interleaved
+python experiments/peers first FOLDER               seconds from kvlab's start to its first token, alone
 python experiments/peers blocks FOLDER              kvlab's strategies and vLLM's block manager, one trace through both
 """
 
@@ -12,6 +13,7 @@ import json
 import signal
 import sys
 from pathlib import Path
+from statistics import median
 
 from environments import MAX_SEQS, PEERS, setup
 
@@ -23,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         _check(args)
-        return {"setup": _setup, "run": _run, "blocks": _blocks}[args.verb](args)
+        return {"setup": _setup, "run": _run, "first": _first, "blocks": _blocks}[args.verb](args)
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2
@@ -42,6 +44,10 @@ def _check(args: argparse.Namespace) -> None:
     output.check(args.out)
     if args.verb == "setup":
         return
+    if args.verb == "first":
+        if not args.folder.is_dir():
+            raise UsageError(f"{args.folder}: no such folder; setup makes it")
+        return
     for name in args.names if args.verb == "run" else ["vllm"]:
         if not Path(PEERS[name].command(args.folder)[0]).exists():
             raise UsageError(f"{args.folder}: no environment of {name} there; setup makes it")
@@ -50,12 +56,12 @@ def _check(args: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="peers", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     add = parser.add_argument
-    add("verb", choices=("setup", "run", "blocks"))
+    add("verb", choices=("setup", "run", "first", "blocks"))
     add("folder", type=Path)
     add("names", nargs="*", metavar="NAME", help=f"of {', '.join(PEERS)}; without any: all")
     add("--repeats", type=int, default=5, metavar="N", help="how often each is measured (5)")
     add("--batches", default="1,8,32,64", metavar="N,...", help="run: sequences of a batch (1,8,32,64)")
-    add("--threads", type=int, default=2, metavar="N", help="run: of each engine (2)")
+    add("--threads", type=int, default=2, metavar="N", help="run, first: of each engine (2)")
     add(
         "--requests",
         type=int,
@@ -85,6 +91,16 @@ def _run(args: argparse.Namespace) -> int:
         if args.out:  # after each repeat: what comes next may fail, and minutes would be lost
             output.write(args.out, text)
     return _tell(text, record(entries, work, args.sizes, command), None)
+
+
+def _first(args: argparse.Namespace) -> int:
+    from race import first_token_s
+
+    first_token_s(args.folder.resolve(), args.threads)  # whose caches may be cold
+    seconds = [first_token_s(args.folder.resolve(), args.threads) for _ in range(args.repeats)]
+    command = f"python experiments/peers first FOLDER --repeats {args.repeats} --threads {args.threads}"
+    text = f"first token after, s: {median(seconds):.2f}; each: {', '.join(f'{one:.2f}' for one in seconds)}"
+    return _tell(text, {"command": command, "first_token_s": seconds}, args.out)
 
 
 def _blocks(args: argparse.Namespace) -> int:

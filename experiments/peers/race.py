@@ -71,6 +71,16 @@ def _start(name: str, folder: Path, threads: int, stack: ExitStack) -> tuple[Pro
     return process, Entry(process.facts["version"], process.facts["pool_bytes"], since, peak.bytes)
 
 
+def first_token_s(folder: Path, threads: int) -> float:
+    """Seconds from the start of kvlab's process to its first token; it ends then."""
+    process = Process("kvlab", *_spawn("kvlab", folder, threads), folder / "kvlab.log")
+    try:
+        process.ask(first().message)
+        return process.since_start()
+    finally:
+        process.close()
+
+
 def _spawn(name: str, folder: Path, threads: int) -> tuple[list[str], dict[str, Any], dict[str, str]]:
     """Command, settings and environment."""
     settings = {"threads": threads, "max_seqs": MAX_SEQS, "max_len": MAX_LEN, "pool_bytes": POOL_BYTES}

@@ -161,12 +161,20 @@ def test_prompts_go_into_calls_of_at_most_a_batch(peers):
     assert llama.BATCH == 2048
 
 
+def test_the_first_token_of_a_start_with_cold_caches_does_not_count(peers, tmp_path, capsys, monkeypatch):
+    seconds = iter([9.0, 2.0, 1.0, 4.0])
+    monkeypatch.setattr(peers["race"], "first_token_s", lambda folder, threads: next(seconds))
+    assert peers["__main__"].main(["first", str(tmp_path), "--repeats", "3"]) == 0
+    assert capsys.readouterr().out.startswith("first token after, s: 2.00; each: 2.00, 1.00, 4.00\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
         (["setup", "experiments/here"], "experiments/here: allowed is a folder outside the repository"),
         (["run", "/tmp", "ollama"], "ollama: no such peer; allowed is vllm, transformers, llama.cpp"),
         (["run", "/nowhere", "vllm"], "/nowhere: no environment of vllm there; setup makes it"),
+        (["first", "/nowhere"], "/nowhere: no such folder; setup makes it"),
         (["run", "/tmp", "--batches", "1,two"], "--batches 1,two: allowed are whole numbers"),
         (["run", "/tmp", "--repeats", "0"], "--repeats 0: allowed is a whole number, 1 or more"),
     ],
