@@ -1,28 +1,29 @@
 """Compile a C file of this folder with the system's compiler, once a machine, and load it.
 
 The shared object lies in the user's cache under a name that says all it depends on: source, headers that it
-includes, flags, compiler and CPU. Two processes that compile the same file at once both end with a whole one.
+includes, flags, compiler and CPU. Two processes that compile the same file at once both end with a whole one. Behind
+it stands its checksum: what a full disk or a crash has cut is compiled anew, since loading it would end the process.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import platform
 import re
 import shutil
 import subprocess
-import tempfile
 from functools import cache
 from pathlib import Path
 
-from kvlab.cache import cache_dir
+from kvlab.cache import cache_dir, staged
+from kvlab.errors import UsageError
 
 # Fast sums without -ffast-math, whose start-up code makes the whole process flush denormals to zero.
 FLAGS = (
     "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi",
 )  # fmt: skip
+CHECKSUM = hashlib.sha256().digest_size  # bytes
 
 
 class CompileError(RuntimeError):
@@ -38,11 +39,11 @@ def load(source: Path, defines: tuple[str, ...], folder: Path | None = None) -> 
     key = "\n".join((*_texts(source), *flags, _version(path), _cpu()))
     name = f"{source.stem}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.so"
     library = (folder or cache_dir() / "kernels") / name
-    if not library.exists():
+    if not _is_whole(library):
         _compile(path, source, flags, library)
     try:
         return ctypes.CDLL(str(library))
-    except OSError as error:  # a cut file, or a file system that forbids execution
+    except OSError as error:  # a file system that forbids execution, or a library that it needs is gone
         raise CompileError(f"cannot load a compiled kernel: {error}") from error
 
 
@@ -53,25 +54,40 @@ def _texts(source: Path) -> list[str]:
     return [text, *(inner for name in included for inner in _texts(source.with_name(name)))]
 
 
+def _is_whole(library: Path) -> bool:
+    try:
+        content = library.read_bytes()
+    except OSError:
+        return False
+    return hashlib.sha256(content[:-CHECKSUM]).digest() == content[-CHECKSUM:]
+
+
 def _compile(compiler: str, source: Path, flags: tuple[str, ...], library: Path) -> None:
     try:
-        library.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-            fresh = Path(folder) / library.name
-            command = [compiler, *flags, "-o", str(fresh), str(source), "-lm"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                lines = done.stderr.strip().splitlines() or ["no message"]
+        with staged(library) as fresh:
+            done = _run(compiler, *flags, "-o", str(fresh), str(source), "-lm")
+            if done.returncode or not fresh.exists():
+                lines = done.stderr.strip().splitlines() or [f"status {done.returncode}, and no message"]
                 wrong = next((line for line in lines if "error" in line), lines[0])  # before it: who includes whom
                 raise CompileError(f"{compiler} failed: {wrong}")
-            os.replace(fresh, library)
-    except OSError as error:
+            checksum = hashlib.sha256(fresh.read_bytes()).digest()
+            with fresh.open("ab") as file:  # whoever loads it does not look behind the last section
+                file.write(checksum)
+    except UsageError as error:
         raise CompileError(f"cannot keep compiled kernels: {error}") from error
+
+
+def _run(compiler: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [compiler, *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:  # a broken file of that name
+        raise CompileError(f"{compiler} cannot be run: {error.strerror}") from error
 
 
 @cache
 def _version(compiler: str) -> str:
-    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    return _run(compiler, "--version").stdout
 
 
 @cache
