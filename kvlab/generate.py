@@ -28,7 +28,8 @@ def generate(
     Returns the counts of what was done. UsageError: no tokenizer, no room, wrong values.
     """
     source = usable_source(config["model"], config["dtype"])
-    load_library()
+    if config["device"] == "cpu":
+        load_library()
     shape, tokenizer = source.shape, source.tokenizer
     if tokenizer is None:
         raise UsageError(f"model={source.name} has no tokenizer; text needs model=smollm2 or model.path=DIR with one")

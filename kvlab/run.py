@@ -81,7 +81,8 @@ def execute(
     say = report or (lambda line: None)
     if config["executor"] == "simulated":
         return simulate.execute(config, directory, say, progress)
-    load_library()
+    if config["device"] == "cpu":
+        load_library()
     planned = plan(config, platform)
     say(planned.capacity["line"])
     say(describe_workload(planned.workload))
