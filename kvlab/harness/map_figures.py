@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from kvlab.engine.capacity import size_text
 from kvlab.harness.groups import Row
-from kvlab.harness.look import ADDRESSES, TITLE, WIDTH, legend_columns, wrapped
+from kvlab.harness.look import ADDRESSES
 from kvlab.harness.results import Run
 from kvlab.harness.series import axis_end, one_seed, over_time
-from kvlab.harness.timelines import facts, goes_on, moment, time_label
+from kvlab.harness.timelines import facts, goes_on, legend_of_patches, moment, say_below_title, stacked, time_label
 from kvlab.record.memory_map import FILE
 
 COLUMNS = 1600  # of a panel's picture; moments are drawn as wide as they lasted
@@ -64,23 +64,17 @@ def memory_maps(rows: list[Row]) -> Figure | None:
     end = axis_end([over_time(run).done for run in runs])
     pictures = [found.upto(end) for found in maps]
     seen = sorted({int(code) for picture in pictures for code in np.unique(picture)} - {len(ADDRESSES)})
-    titles = [wrapped(row.short, TITLE) for row in rows]
-    extra = max(title.count("\n") for title in titles)
-    figure = Figure(figsize=(WIDTH, 1.1 + (1.75 + 0.16 * extra) * len(rows)))
-    panels = figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, row, run, found, picture, title in zip(panels, rows, runs, maps, pictures, titles, strict=True):
+    figure, panels = stacked(rows, 1.75)
+    for axes, row, run, found, picture in zip(panels, rows, runs, maps, pictures, strict=True):
+        line = over_time(run)
         _panel(axes, picture, end, found.pool_bytes)
-        axes.set_title(title, pad=17)
-        words = facts(row, run, over_time(run), runs)
-        axes.annotate(words, (0, 1), (0, 4), xycoords="axes fraction", textcoords="offset points")
-        done = over_time(run).done
-        if done > end:
-            goes_on(axes, end, found.pool_bytes / 2, moment(done, runs))
+        say_below_title(axes, facts(row, run, line, runs))
+        if line.done > end:
+            goes_on(axes, end, found.pool_bytes / 2, moment(line.done, runs))
     panels[-1].set_xlabel(time_label(runs))
     names = [list(ADDRESSES.values())[code] for code in seen]
-    handles = [Patch(facecolor=colour, edgecolor="#888888", linewidth=0.5, label=name) for name, colour in names]
-    columns = legend_columns([name for name, _ in names])
-    figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False, handlelength=1.0)
+    patches = [Patch(facecolor=colour, edgecolor="#888888", linewidth=0.5, label=name) for name, colour in names]
+    legend_of_patches(figure, patches)
     figure.supylabel("address in the pool", size=9)
     return figure
 

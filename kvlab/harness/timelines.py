@@ -58,30 +58,49 @@ def pool_over_time(rows: list[Row]) -> Figure:
     maps = [over_time(run) for run in runs]
     parts = [part for part in PARTS if part not in RARE or any(line.shares[part].max() >= 0.0005 for line in maps)]
     end = axis_end([line.done for line in maps])
-    titles = [wrapped(row.short, TITLE) for row in rows]
-    extra = max(title.count("\n") for title in titles)
-    figure = Figure(figsize=(WIDTH, 1.1 + (1.5 + 0.16 * extra) * len(rows)))
-    panels = figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, row, run, line, title in zip(panels, rows, runs, maps, titles, strict=True):
+    figure, panels = stacked(rows, 1.5)
+    for axes, row, run, line in zip(panels, rows, runs, maps, strict=True):
         edges, shares = until(line, end)
-        base = np.zeros(len(edges) - 1)
-        for part in parts:
-            top = base + shares[part]
-            axes.fill_between(edges, _at_edges(base), _at_edges(top), step="post", color=PARTS[part][1], linewidth=0)
-            base = top
+        _fill(axes, edges, shares, parts)
         _share_axis(axes, end)
-        axes.set_title(title, pad=17)
-        axes.annotate(facts(row, run, line, runs), (0, 1), (0, 4), xycoords="axes fraction", textcoords="offset points")
+        say_below_title(axes, facts(row, run, line, runs))
         if line.done > end:
             goes_on(axes, end, 0.5, moment(line.done, runs))
         if run.steps.get("prefill_tokens", [0])[0] and edges[1] - edges[0] > 0.05 * (end - edges[0]):
             axes.text(edges[0], 0.1, " prompts", va="center", size=8, path_effects=[HALO])
     panels[-1].set_xlabel(time_label(runs))
-    handles = [Patch(color=PARTS[part][1], label=PARTS[part][0]) for part in parts]
-    columns = legend_columns([PARTS[part][0] for part in parts])
-    figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False, handlelength=1.0)
+    legend_of_patches(figure, [Patch(color=PARTS[part][1], label=PARTS[part][0]) for part in parts])
     figure.supylabel(f"share of the pool{_pool(runs)}", size=9)
     return figure
+
+
+def stacked(rows: list[Row], inches: float) -> tuple[Figure, list[Axes]]:
+    """A panel for each row on one time axis, so many inches high, with its title and a line's room below that."""
+    titles = [wrapped(row.short, TITLE) for row in rows]
+    extra = max(title.count("\n") for title in titles)
+    figure = Figure(figsize=(WIDTH, 1.1 + (inches + 0.16 * extra) * len(rows)))
+    panels = list(figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0])
+    for axes, title in zip(panels, titles, strict=True):
+        axes.set_title(title, pad=17)
+    return figure, panels
+
+
+def say_below_title(axes: Axes, words: str) -> None:
+    axes.annotate(words, (0, 1), (0, 4), xycoords="axes fraction", textcoords="offset points")
+
+
+def legend_of_patches(figure: Figure, patches: list[Patch]) -> None:
+    columns = legend_columns([str(patch.get_label()) for patch in patches])
+    figure.legend(handles=patches, loc="outside upper center", ncols=columns, frameon=False, handlelength=1.0)
+
+
+def _fill(axes: Axes, edges: NDArray[np.float64], shares: dict[str, NDArray[np.float64]], parts: list[str]) -> None:
+    """One part on the other."""
+    base = np.zeros(len(edges) - 1)
+    for part in parts:
+        top = base + shares[part]
+        axes.fill_between(edges, _at_edges(base), _at_edges(top), step="post", color=PARTS[part][1], linewidth=0)
+        base = top
 
 
 def _at_edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
