@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.kernels.compiler import CompileError, load
+from kvlab.kernels.compiler import CompileError, in_torch, load
 
 
 def best_two(logits_NV: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -42,7 +41,7 @@ def _function() -> Any:
     try:
         function = load(Path(__file__).with_name("best.c"), ()).best_two
     except CompileError as error:
-        logging.getLogger(__name__).warning("tokens are chosen in torch, which is slower: %s", error)
+        in_torch("tokens are chosen", error)
         return None
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     function.argtypes, function.restype = [pointer, number, number, *[pointer] * 3, ctypes.c_int], None

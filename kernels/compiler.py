@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import platform
 import re
 import shutil
@@ -26,6 +27,9 @@ FLAGS = (
 CHECKSUM = hashlib.sha256().digest_size  # bytes
 
 
+NONE = "no C compiler"
+
+
 class CompileError(RuntimeError):
     """There is no C compiler, or it failed; the text says which."""
 
@@ -34,7 +38,7 @@ def load(source: Path, defines: tuple[str, ...], folder: Path | None = None) -> 
     """The library of `source` compiled with these -D definitions, kept in `folder`. CompileError."""
     path = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if path is None:
-        raise CompileError("no C compiler")
+        raise CompileError(NONE)
     flags = (*FLAGS, *(f"-D{define}" for define in defines))
     key = "\n".join((*_texts(source), *flags, _version(path), _cpu()))
     name = f"{source.stem}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.so"
@@ -45,6 +49,17 @@ def load(source: Path, defines: tuple[str, ...], folder: Path | None = None) -> 
         return ctypes.CDLL(str(library))
     except OSError as error:  # a file system that forbids execution, or a library that it needs is gone
         raise CompileError(f"cannot load a compiled kernel: {error}") from error
+
+
+def in_torch(what: str, error: CompileError) -> None:
+    """Says once that something runs in torch; without any compiler, once of everything."""
+    everything = f"{NONE}: attention, layers and copies run in torch, several times slower"
+    _warn(everything if str(error) == NONE else f"{what} in torch, which is slower: {error}")
+
+
+@cache
+def _warn(line: str) -> None:
+    logging.getLogger(__name__).warning("%s", line)
 
 
 def _texts(source: Path) -> list[str]:

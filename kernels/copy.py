@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kvlab.kernels.compiler import CompileError, load
+from kvlab.kernels.compiler import CompileError, in_torch, load
 from kvlab.kernels.pool import heads_of, pool_of, put, take
 from kvlab.moves import Copy
 
@@ -69,10 +69,11 @@ def transfer(sources: list[Tensor], targets: list[Tensor], stretches: Stretches,
 
 @cache
 def kernel() -> Callable[..., None] | None:
-    """The C function; None where there is no compiler, which decode.py has said by then."""
+    """The C function; None where it cannot be compiled, which is said once."""
     try:
         function = load(Path(__file__).with_name("copy.c"), ()).copy_slots
-    except CompileError:
+    except CompileError as error:
+        in_torch("slots are copied", error)
         return None
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     function.argtypes = [*[pointer] * 4, number, *[pointer] * 3, *[number] * 4, ctypes.c_int]

@@ -7,7 +7,6 @@ k_UHWD, see pool.py.
 from __future__ import annotations
 
 import ctypes
-import logging
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kvlab.kernels.compiler import CompileError, load
+from kvlab.kernels.compiler import CompileError, in_torch, load
 from kvlab.kernels.pool import heads_of, pool_of
 from kvlab.memory.view import Blocks, View
 
@@ -59,14 +58,14 @@ def queries_of(view: View, longest: int) -> Queries:
 
 @cache
 def kernel(dtype: torch.dtype, head_dim: int, groups: int) -> tuple[Callable[..., None] | None, str]:
-    """The C function and "c"; or None and "torch: " with the reason, which is logged once."""
+    """The C function and "c"; or None and "torch: " with the reason, which is said once."""
     try:
         if dtype not in ELEMENTS:
             raise CompileError(f"no C kernel for {dtype}")
         defines = (ELEMENTS[dtype], f"HEAD_DIM={head_dim}", f"GROUPS={groups}")
         function = load(Path(__file__).with_name("decode.c"), defines).attend_decode
     except CompileError as error:
-        logging.getLogger(__name__).warning("decode attention runs in torch, several times slower: %s", error)
+        in_torch("decode attention runs", error)
         return None, f"torch: {error}"
     function.argtypes, function.restype = [POINTER] * 5, None
     return function, "c"

@@ -7,7 +7,6 @@ kvlab/model/llama.py.
 from __future__ import annotations
 
 import ctypes
-import logging
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kvlab.kernels.compiler import CompileError, load
+from kvlab.kernels.compiler import CompileError, in_torch, load
 
 ELEMENTS = {torch.float32: "FLOAT32", torch.bfloat16: "BFLOAT16"}
 LANES = 16  # outputs in a panel
@@ -61,13 +60,13 @@ class Functions(NamedTuple):
 
 @cache
 def functions(dtype: torch.dtype) -> Functions | None:
-    """None: it cannot be compiled here; the reason is logged once."""
+    """None: it cannot be compiled here; the reason is said once."""
     if dtype not in ELEMENTS:
         return None
     try:
         library = load(Path(__file__).with_name("layer.c"), (ELEMENTS[dtype],))
     except CompileError as error:
-        logging.getLogger(__name__).warning("layers run in torch, op by op, which is slower: %s", error)
+        in_torch("layers run", error)
         return None
     found = Functions(
         library.layer_before, library.layer_after, library.logits, library.multiply_rows, library.pack,

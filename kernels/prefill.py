@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from kvlab.kernels.compiler import CompileError, load
+from kvlab.kernels.compiler import CompileError, in_torch, load
 from kvlab.kernels.pool import heads_of, pool_of, take
 from kvlab.memory.view import Blocks, View, slots_of
 
@@ -32,14 +32,15 @@ def queries_per_item(groups: int) -> int:
 
 @cache
 def kernel(dtype: torch.dtype, head_dim: int, groups: int) -> Callable[..., int] | None:
-    """The C function; None where there is none for that type, or no compiler, which decode.py has said by then."""
+    """The C function; None where there is none for that type, or it cannot be compiled, which is said once."""
     if dtype not in ELEMENTS:
         return None
     sizes = {"HEAD_DIM": head_dim, "GROUPS": groups, "QUERIES": queries_per_item(groups)}
     defines = (ELEMENTS[dtype], *(f"{name}={size}" for name, size in sizes.items()))
     try:
         function = load(Path(__file__).with_name("prefill.c"), defines).attend_prefill
-    except CompileError:
+    except CompileError as error:
+        in_torch("attention of prompts runs", error)
         return None
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     function.argtypes = [

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kvlab.kernels.compiler import CompileError, load
+from kvlab.kernels.compiler import CompileError, in_torch, load
 from kvlab.kernels.pool import pool_of, put
 
 
@@ -71,10 +71,11 @@ def write(k_pool: Tensor, v_pool: Tensor, slot_T: Tensor, k_THD: Tensor, v_THD: 
 
 @cache
 def kernel() -> Callable[..., None] | None:
-    """The C function; None where there is no compiler, which decode.py has said by then."""
+    """The C function; None where it cannot be compiled, which is said once."""
     try:
         function = load(Path(__file__).with_name("write.c"), ()).write_slots
-    except CompileError:
+    except CompileError as error:
+        in_torch("new keys and values are written", error)
         return None
     function.argtypes, function.restype = [ctypes.c_void_p] * 5, None
     return function

@@ -68,12 +68,13 @@ def test_loading_the_kernel_leaves_denormals_alone():
 
 def test_without_a_compiler_torch_is_named_and_said_once(monkeypatch, caplog):
     decode.kernel.cache_clear()
+    compiler._warn.cache_clear()
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert decode.kernel(torch.float32, 64, 3) == (None, "torch: no C compiler")
     assert [record.getMessage() for record in caplog.records] == [
-        "decode attention runs in torch, several times slower: no C compiler"
+        "no C compiler: attention, layers and copies run in torch, several times slower"
     ]
     decode.kernel.cache_clear()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -10,8 +11,9 @@ import sys
 import time
 
 import pytest
+import torch
 
-from kvlab.kernels import compiler
+from kvlab.kernels import best, compiler, copy, decode, layer, prefill, write
 from kvlab.kernels.compiler import CompileError, load
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -125,3 +127,41 @@ def test_another_cpu_compiler_or_flag_has_a_library_of_its_own(source, cache, mo
     monkeypatch.setattr(compiler, what, other)
     load(source, (), cache)
     assert len(list(cache.iterdir())) == 2
+
+
+KERNELS = {  # how each is got, and what the result is where it is not to be had
+    "decode": lambda: decode.kernel.__wrapped__(torch.float32, 64, 3)[0],
+    "prefill": lambda: prefill.kernel.__wrapped__(torch.float32, 64, 3),
+    "write": write.kernel.__wrapped__,
+    "copy": copy.kernel.__wrapped__,
+    "layer": lambda: layer.functions.__wrapped__(torch.float32),
+    "best": best._function.__wrapped__,
+}
+
+
+@pytest.fixture
+def lines(caplog):
+    compiler._warn.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        yield lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_without_a_compiler_there_is_one_line(monkeypatch, lines):
+    """There were three, of attention, of layers and of tokens, with the same reason."""
+    monkeypatch.setattr(compiler.shutil, "which", lambda _: None)
+    assert [get() for get in KERNELS.values() for _ in "12"] == [None] * 12
+    assert lines() == ["no C compiler: attention, layers and copies run in torch, several times slower"]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_each_kernel_that_alone_cannot_be_compiled_is_named(name, monkeypatch, lines):
+    """Prompts, writing and copying went through torch in silence: another kernel was to have said so."""
+
+    def full(*_):
+        raise CompileError("its disk is full")
+
+    monkeypatch.setattr(compiler, "_is_whole", lambda _: False)
+    monkeypatch.setattr(compiler, "_compile", full)
+    assert KERNELS[name]() is None
+    assert len(lines()) == 1
+    assert lines()[0].endswith(" in torch, which is slower: its disk is full")

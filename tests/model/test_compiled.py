@@ -127,13 +127,14 @@ def test_without_a_compiler_it_runs_in_torch_and_says_so_once(
     expected_NV = logits(model_of(tiny_config, EVEN, "float32"), ids_of(20), [0] * 20)
     monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
     layer.functions.cache_clear()
+    compiler._warn.cache_clear()
     request.addfinalizer(layer.functions.cache_clear)
     model = model_of(tiny_config, EVEN, "float32")
     assert model.compiled is None
     assert model.layers[0].qkv.product != "c"
     torch.testing.assert_close(logits(model, ids_of(20), [0] * 20), expected_NV, rtol=0, atol=2e-5)
     assert [record.message for record in caplog.records] == [
-        "layers run in torch, op by op, which is slower: no C compiler"
+        "no C compiler: attention, layers and copies run in torch, several times slower"
     ]
 
 
