@@ -14,9 +14,10 @@ from typing import Any
 from kvlab.build import AXES, build_axis, build_strategy
 from kvlab.cost.model import CostModel, build_cost, kv_memory
 from kvlab.cost.rank import token_bytes
+from kvlab.engine.axes import Admission, Forecast, Limit, Newest, Preemption, PromptPlusOne, Recompute, Victim
 from kvlab.engine.capacity import describe, size_text
 from kvlab.engine.lanes import Lanes
-from kvlab.engine.plain import PlainScheduler, is_plain
+from kvlab.engine.plain import PlainScheduler
 from kvlab.engine.plain_engine import PlainEngine
 from kvlab.engine.scheduler import Scheduler
 from kvlab.engine.settings import Settings
@@ -179,3 +180,19 @@ def make_engine(
     scheduler = Scheduler(strategy, lanes, settings=settings, speculation=speculation, on_end=outcomes.add, **axes)
     executor, whole = SimulatedExecutor(planned.cost, lanes, clock, tokens), Recorder(strategy, None, series, seen)
     return SimulatedEngine(workload.requests(), times, scheduler, executor, whole, told)
+
+
+def is_plain(
+    strategy: Strategy,
+    settings: Settings,
+    *,
+    admission: Admission,
+    victim: Victim,
+    forecast: Forecast,
+    preemption: Preemption,
+) -> bool:
+    """Whether PlainScheduler decides as these say, of requests of one sequence each and of one priority."""
+    kind = type(strategy)
+    told = kind.wrote is not Strategy.wrote or kind.lookup is not Strategy.lookup
+    axes = (type(admission), type(victim), type(forecast), type(preemption))
+    return not told and settings.token_budget is None and axes == (PromptPlusOne, Newest, Limit, Recompute)

@@ -1,6 +1,6 @@
 """The decisions of kvlab.engine.scheduler where nothing but lengths is known, for many sequences at a time.
 
-For requests of one sequence each and the axes that `is_plain` names. Whatever it decides, Scheduler would decide:
+For requests of one sequence each and what kvlab.simulate.is_plain names. Whatever it decides, Scheduler would decide:
 tests compare every step. Sequences are columns here, and nothing is made for each request.
 """
 
@@ -11,32 +11,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from kvlab.engine.axes import Admission, Forecast, Limit, Newest, Preemption, PromptPlusOne, Recompute, Victim
 from kvlab.engine.columns import AT, COLUMNS, Block, Ended, Table, ended
 from kvlab.engine.launch import Launch
 from kvlab.engine.metered import Metered
-from kvlab.engine.settings import Settings
 from kvlab.engine.tally import Tally
 from kvlab.strategy import Arrivals, Copy, Move, Strategy
 
 ARRIVAL = [AT[name] for name in ("id", "known", "prompt", "limit", "limit")]  # Limit expects what a client declared
 KNOWN, LIMIT, PREEMPTIONS = AT["known"], AT["limit"], AT["preemptions"]
-
-
-def is_plain(
-    strategy: Strategy,
-    settings: Settings,
-    *,
-    admission: Admission,
-    victim: Victim,
-    forecast: Forecast,
-    preemption: Preemption,
-) -> bool:
-    """Whether PlainScheduler decides as these say, of requests of one sequence each and of one priority."""
-    kind = type(strategy)
-    told = kind.wrote is not Strategy.wrote or kind.lookup is not Strategy.lookup
-    axes = (type(admission), type(victim), type(forecast), type(preemption))
-    return not told and settings.token_budget is None and axes == (PromptPlusOne, Newest, Limit, Recompute)
 
 
 class PlainScheduler:

@@ -10,7 +10,7 @@ import pytest
 from kvlab import simulate
 from kvlab.engine.axes import Limit, Newest, PromptPlusOne, Recompute, Watermark
 from kvlab.engine.lanes import Lanes
-from kvlab.engine.plain import PlainScheduler, is_plain
+from kvlab.engine.plain import PlainScheduler
 from kvlab.engine.plain_engine import PlainEngine
 from kvlab.engine.scheduler import Scheduler
 from kvlab.engine.settings import Settings
@@ -196,4 +196,4 @@ def test_results_and_files_are_the_same(monkeypatch, tmp_path, overrides):
 )
 def test_what_is_plain(memory, strategy, settings, axes, plain):
     asked = AXES | {"preemption": Recompute()} | axes
-    assert is_plain(strategy(memory(100), 4), Settings(**settings), **asked) is plain
+    assert simulate.is_plain(strategy(memory(100), 4), Settings(**settings), **asked) is plain
