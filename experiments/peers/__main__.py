@@ -29,6 +29,9 @@ def main(argv: list[str] | None = None) -> int:
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -38,7 +41,7 @@ def _check(args: argparse.Namespace) -> None:
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise UsageError(f"--{name} {getattr(args, name)}: allowed is a whole number, 1 or more")
     sizes = args.batches.split(",")
-    if not all(word.isdecimal() and 1 <= int(word) <= MAX_SEQS for word in sizes):
+    if not all(word.isascii() and word.isdecimal() and 1 <= int(word) <= MAX_SEQS for word in sizes):
         raise UsageError(f"--batches {args.batches}: allowed are whole numbers, 1 to {MAX_SEQS}, with commas between")
     args.sizes, args.names = [*map(int, sizes)], args.names or list(PEERS)
     output.check(args.out)

@@ -49,7 +49,7 @@ def _transformers(folder: Path) -> None:
     _pip(folder / "transformers", "torch==2.13.0", "transformers==5.24.0", "gguf==0.19.0", "accelerate")
     if not (folder / "smollm2").exists():
         _say("transformers: a checkpoint of SmolLM2")
-        _run([folder / "transformers/bin/python", HERE / "checkpoint.py", model_path(), folder / "smollm2"])
+        _make(folder / "smollm2", folder / "transformers/bin/python", "checkpoint.py")
 
 
 def _vllm(folder: Path) -> None:
@@ -68,13 +68,20 @@ def _llama(folder: Path) -> None:
     _pip(folder / "llama.cpp", "--no-binary", "llama-cpp-python", LLAMA, environ=flags)
     target = folder / PEERS["llama.cpp"].model
     if not target.exists():
-        _run([folder / "llama.cpp/bin/python", HERE / "requantize.py", model_path(), target])
+        _make(target, folder / "llama.cpp/bin/python", "requantize.py")
 
 
 def preloaded(folder: Path) -> list[str]:
     """Libraries that vLLM says to preload, as far as they are there."""
     found = [*(folder / "tcmalloc").rglob("libtcmalloc_minimal.so.4"), *folder.glob("vllm/lib/libiomp5.so")]
     return [str(path) for path in found]
+
+
+def _make(target: Path, python: Path, script: str) -> None:
+    """What was stopped half way is not taken for the whole."""
+    unfinished = target.with_name(f".unfinished-{target.name}")
+    _run([python, HERE / script, model_path(), unfinished])
+    unfinished.rename(target)
 
 
 def _pip(environment: Path, *what: str, environ: dict[str, str] | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import threading
@@ -17,6 +18,7 @@ from kvlab.errors import UsageError
 
 PROC = Path("/proc")
 TICKS = os.sysconf("SC_CLK_TCK")
+HANGS_S = 1_800  # the slowest here loads, compiles and answers in a third of it
 EVERY_S = 0.2  # between two looks at memory
 
 
@@ -30,13 +32,20 @@ class Process:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
                 start_new_session=True, env=os.environ | environ,
             )  # fmt: skip
-        self.facts = self.ask(settings)
+        try:
+            self.facts = self.ask(settings)
+        except BaseException:  # stopped while it loads, it would have nobody to end it
+            self.close()
+            raise
 
     def ask(self, message: Any) -> dict[str, Any]:
+        """UsageError: it has ended, stands still, or says something that is no answer."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with suppress(BrokenPipeError):  # what it ended with is said below
             print(json.dumps(message), file=self.process.stdin, flush=True)
+        if not select.select([self.process.stdout], [], [], HANGS_S)[0]:
+            raise UsageError(f"{self.name}: no answer in {HANGS_S:,} seconds; see {self.log}")
         line = self.process.stdout.readline()
         if not line:
             with suppress(subprocess.TimeoutExpired):  # it is about to end by itself, as a rule
@@ -44,7 +53,10 @@ class Process:
             self.close()
             last = (self.log.read_text().strip().splitlines() or [""])[-1]
             raise UsageError(f"{self.name}: ended with status {self.process.returncode} ({last}); see {self.log}")
-        answer: dict[str, Any] = json.loads(line)
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except ValueError as error:
+            raise UsageError(f"{self.name}: {line.strip()[:80]!r} is no answer; see {self.log}") from error
         return answer
 
     def since_start(self) -> float:

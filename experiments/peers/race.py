@@ -14,6 +14,8 @@ from environments import HERE, MAX_SEQS, PEERS, preloaded
 from processes import Others, Peak, Process
 from works import MAX_LEN, OUTPUT, Work, batch, decode_rate, first, prefill_rate
 
+from kvlab.errors import UsageError
+
 SLOW_S = 30.0  # who takes longer for a piece of work is not asked for it again
 POOL_BYTES = 1 << 30
 
@@ -99,7 +101,10 @@ def _measure(process: Process, entry: Entry, work: Work) -> None:
         others = Others(process)
         answer = process.ask(work.message)
         entry.others_cpu_share = max(entry.others_cpu_share, others.share())
-    assert answer["output_tokens"] == sum(work.outputs), f"{process.name}: {work.name}"
+    if answer["output_tokens"] != sum(work.outputs):
+        raise UsageError(
+            f"{process.name}: {work.name}: {answer['output_tokens']} tokens came, {sum(work.outputs)} were asked for"
+        )
     done.append(answer["wall_s"])
 
 

@@ -91,9 +91,57 @@ def test_a_process_that_ends_is_one_line(peers, tmp_path):
         peers["processes"].Process("stub", command, {}, {}, tmp_path / "log")
 
 
+def test_what_is_no_answer_is_one_line(peers, tmp_path):
+    """It ended in the traceback of a parser."""
+    command = [sys.executable, "-c", "print('Loading...')"]
+    with pytest.raises(UsageError, match=r"stub: 'Loading\.\.\.' is no answer; see .*log"):
+        peers["processes"].Process("stub", command, {}, {}, tmp_path / "log")
+
+
+def test_who_says_nothing_is_not_waited_for_for_ever(peers, tmp_path, monkeypatch):
+    monkeypatch.setattr(peers["processes"], "HANGS_S", 0.2)
+    with pytest.raises(UsageError, match="stub: no answer in 0.2 seconds; see .*log"):
+        peers["processes"].Process("stub", [sys.executable, "-c", "input(); input()"], {}, {}, tmp_path / "log")
+
+
+def test_who_is_stopped_while_a_peer_loads_leaves_none_behind(peers, tmp_path, monkeypatch):
+    """Nobody knew the process yet, and it went on loading by itself."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(peers["processes"].select, "select", interrupted)
+    processes = []
+    popen = peers["processes"].subprocess.Popen
+    monkeypatch.setattr(
+        peers["processes"].subprocess, "Popen", lambda *a, **k: processes.append(popen(*a, **k)) or processes[-1]
+    )
+    with pytest.raises(KeyboardInterrupt):
+        peers["processes"].Process("stub", [sys.executable, "-c", "input(); input()"], {}, {}, tmp_path / "log")
+    assert processes[0].returncode == -signal.SIGKILL
+
+
+def test_a_model_that_was_made_half_is_made_again(peers, tmp_path, monkeypatch):
+    """A folder that was there counted as the whole checkpoint."""
+    environments = peers["environments"]
+    monkeypatch.setattr(environments, "model_path", lambda: tmp_path / "model.gguf")
+
+    def stopped(command):
+        Path(command[-1]).mkdir(exist_ok=True)
+        raise UsageError("stopped")
+
+    monkeypatch.setattr(environments, "_run", stopped)
+    with pytest.raises(UsageError, match="stopped"):
+        environments._make(tmp_path / "smollm2", Path("python"), "checkpoint.py")
+    assert not (tmp_path / "smollm2").exists()
+    monkeypatch.setattr(environments, "_run", lambda command: (Path(command[-1]) / "weights").touch())
+    environments._make(tmp_path / "smollm2", Path("python"), "checkpoint.py")
+    assert [path.name for path in (tmp_path / "smollm2").iterdir()] == ["weights"]
+
+
 def test_who_generates_too_little_is_found_out(peers, stub):
     work = peers["works"].Work("batch", [[1], [2]], [3, 3])
-    with pytest.raises(AssertionError, match="stub: batch"):
+    with pytest.raises(UsageError, match="stub: batch: 5 tokens came, 6 were asked for"):
         peers["race"]._measure(stub(short=1), entry(peers, {}), work)
 
 
