@@ -86,7 +86,7 @@ static inline lanes power(lanes x) {
     p = p * r + 2.4022651e-1f;
     p = p * r + 6.9314718e-1f;
     p = p * r + 1.0f;
-    p = (lanes)((ints)p + ((ints)shifted << 23));
+    p = (lanes)((words)p + ((words)shifted << 23));  // below -126 it may overflow, and counts for nothing
     return (lanes)((ints)p & ~(x < -126.0f));
 }
 
