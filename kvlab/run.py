@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvlab import simulate
 from kvlab.build import AXES, build_axis, build_strategy
 from kvlab.engine.attentions import limits
 from kvlab.engine.capacity import describe, pool_bytes
@@ -80,6 +79,8 @@ def execute(
     """
     say = report or (lambda line: None)
     if config["executor"] == "simulated":
+        from kvlab import simulate  # and with it what time costs; a real run has no use for it
+
         return simulate.execute(config, directory, say, progress)
     if config["device"] == "cpu":
         load_library()

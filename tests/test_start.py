@@ -31,7 +31,7 @@ TINY = ("model=tiny", "workload=fixed", "workload.num_requests=2", "workload.out
 HEAVY = (
     "wandb", "pandas", "matplotlib", "scipy", "sympy", "huggingface_hub", "transformers", "triton", "rich", "gguf",
     "tokenizers", "jinja2", "torch._dynamo", "torch._inductor", "kvlab.engine.cuda.executor", "kvlab.kernels.gpu",
-    "hydra", "omegaconf",
+    "hydra", "omegaconf", "kvlab.simulate", "kvlab.cost.model",
 )  # fmt: skip
 RUN = """
 import json, sys

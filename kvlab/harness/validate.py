@@ -10,6 +10,7 @@ import math
 import mmap
 import re
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +72,8 @@ def _together(checked: Mapping[str, Any]) -> None:
 
 def rehearse(configs: Iterable[Mapping[str, Any]]) -> None:
     """Raise UsageError for what only the engine knows to be wrong (a file, a pool), before anything runs."""
-    from kvlab import run, simulate
-
     for config in configs:
-        plan = simulate.plan if config["executor"] == "simulated" else run.plan
+        plan = import_module("kvlab.simulate" if config["executor"] == "simulated" else "kvlab.run").plan
         try:
             plan(dict(config))
         except UsageError:
