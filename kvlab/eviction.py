@@ -7,10 +7,13 @@ added when nobody uses it any more, removed when it is used again, and popped wh
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from array import array
 from collections import deque
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from typing import Protocol
+
+NONE = -1
 
 __all__ = ["FIFO", "LFU", "LRU", "Blocks", "Eviction", "Priority"]
 
@@ -40,6 +43,11 @@ class Eviction(ABC):
     def remove(self, key: int) -> None:
         """`key` is in use again; KeyError if it was not there. What is remembered of it stays."""
 
+    def remove_all(self, keys: list[int]) -> None:
+        """Remove one after another; must behave exactly as this loop."""
+        for key in keys:
+            self.remove(key)
+
     @abstractmethod
     def pop(self) -> int:
         """The key to evict now, forgotten; KeyError if there is none."""
@@ -52,6 +60,15 @@ class Eviction(ABC):
     def forget(self, key: int) -> None:
         """`key` means nothing any more, whether it was there or in use."""
 
+    def forget_all(self, keys: list[int]) -> None:
+        """Forget one after another; must behave exactly as this loop."""
+        for key in keys:
+            self.forget(key)
+
+    def among(self, keys: list[int]) -> list[int]:
+        """Those of the keys that are there, in order."""
+        return [key for key in keys if key in self]
+
     @abstractmethod
     def __contains__(self, key: object) -> bool: ...
 
@@ -63,66 +80,93 @@ class Eviction(ABC):
 
 
 class LRU(Eviction):
-    """The one not used for longest. Each call in constant time.
+    """The one not used for longest. Each call in constant time for each key.
 
-    Who is removed leaves an entry behind in the queue, which is skipped when it comes up: so many can come and go at
-    once. They are never more than the others and a few.
+    Keys wait in a queue, and each knows its entry: that of a key that was removed is skipped when it comes up, so
+    that many come and go at once. Such entries are dropped when a key is removed and they are most of the queue.
     """
 
     def __init__(self) -> None:
         self.queue: deque[int] = deque()
-        self.there: set[int] = set()
-        self.left: dict[int, int] = {}  # key -> its first entries that no longer count
+        self.first = 0  # number of the entry that is first in the queue
+        self.entry = array("q")  # of each key; NONE: it is not there
+        self.count = 0  # of keys
 
     def add(self, key: int, priority: int = 0) -> None:
-        self.queue.append(key)
-        self.there.add(key)
+        self.add_all([key], {})
 
     def add_all(self, keys: list[int], priority: Mapping[int, int]) -> None:
+        entry, number = self.entry, self.first + len(self.queue)
+        short = max(keys, default=-1) + 1 - len(entry)
+        if short > 0:
+            entry.extend([NONE] * short)
+        for own, key in enumerate(keys, number):
+            entry[key] = own
         self.queue.extend(keys)
-        self.there.update(keys)
+        self.count += len(keys)
 
     def remove(self, key: int) -> None:
-        self.there.remove(key)
-        self.left[key] = self.left.get(key, 0) + 1
-        if len(self.queue) > 2 * len(self.there) + 16:
+        self.remove_all([key])
+
+    def remove_all(self, keys: list[int]) -> None:
+        entry, size = self.entry, len(self.entry)
+        for key in keys:
+            if key >= size or entry[key] == NONE:
+                raise KeyError(key)
+            entry[key] = NONE
+            self.count -= 1
+        if not self.count or len(self.queue) > 2 * self.count + 16:
             self.tidy()
 
     def pop(self) -> int:
         return self.pop_all(1)[0]
 
     def pop_all(self, count: int) -> list[int]:
-        if count > len(self.there):
+        if count > self.count:
             raise KeyError("nothing to evict")
-        following = self.queue.popleft if not self.left else self.following
-        keys = [following() for _ in range(count)]
-        self.there.difference_update(keys)
-        if not self.there:
+        entry, before, following = self.entry, len(self.queue), self.queue.popleft
+        keys = [following() for _ in range(count)] if before == self.count else self.counting(count)
+        for key in keys:
+            entry[key] = NONE
+        self.first += before - len(self.queue)
+        self.count -= count
+        if not self.count:
             self.tidy()
         return keys
 
-    def following(self) -> int:
-        """The first key of the queue that counts."""
-        while (key := self.queue.popleft()) in self.left:
-            self.left[key] -= 1
-            if not self.left[key]:
-                del self.left[key]
-        return key
+    def counting(self, count: int) -> list[int]:
+        """The keys of the first entries that count."""
+        entry, number, following, keys = self.entry, self.first, self.queue.popleft, list[int]()
+        while len(keys) < count:
+            key = following()
+            if entry[key] == number:
+                keys.append(key)
+            number += 1
+        return keys
 
     def tidy(self) -> None:
-        """Drop the entries that no longer count."""
-        keys = [self.following() for _ in range(len(self.there))]
-        self.queue, self.left = deque(keys), {}
+        """Drop the entries of keys that were removed; without any key, the column of entries too."""
+        keys = self.counting(self.count)
+        self.queue, self.first, self.count = deque(), 0, 0
+        if not keys:
+            del self.entry[:]
+        self.add_all(keys, {})
 
     def forget(self, key: int) -> None:
-        if key in self.there:
-            self.remove(key)
+        self.forget_all([key])
+
+    def forget_all(self, keys: list[int]) -> None:
+        self.remove_all(self.among(keys))
+
+    def among(self, keys: list[int]) -> list[int]:
+        entry, size = self.entry, len(self.entry)
+        return [key for key in keys if key < size and entry[key] != NONE]
 
     def __contains__(self, key: object) -> bool:
-        return key in self.there
+        return isinstance(key, int) and 0 <= key < len(self.entry) and self.entry[key] != NONE
 
     def __len__(self) -> int:
-        return len(self.there)
+        return self.count
 
 
 class Ranked(Eviction):

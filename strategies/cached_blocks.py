@@ -78,15 +78,15 @@ class CachedBlocks(IdleBlocks):
         blocks, rest, source, tokens = self.match(arrival)
         hit = len(blocks) * self.block_size + tokens
         fresh = ceil_div(min(hit + new, arrival.length), self.block_size) - len(blocks)
-        woken = len([block for block in (*blocks, source) if block in self.idle])
+        idle = self.idle.among(blocks)
+        woken = len(idle) + (source in self.idle)
         if fresh + woken + ceil_div(leave, self.block_size) > self.available or not self.table.spare:
             return None
         if rest and not tokens:  # stored as well, in a block that goes on in another way
             self.counts["lost_to_alignment"] += self.alike(blocks, rest)
         self.table.open(arrival.seq, blocks)
         self.seat(arrival.seq, len(blocks), arrival.space, arrival.priority)
-        for block in blocks:
-            self.own(block, arrival.priority)
+        self.own(blocks, idle, arrival.priority)
         if tokens:
             self.keep(source)
         self.reclaim(fresh)
@@ -97,6 +97,7 @@ class CachedBlocks(IdleBlocks):
         return Grant(hit, (len(blocks) + fresh) * self.block_size)
 
     def seat(self, seq: int, told: int, space: int, priority: int) -> None:
+        """Remember of a sequence that was opened what is told of it later on."""
         self.told[seq], self.space[seq] = told, space
         if priority:
             self.rank[seq] = priority
@@ -117,14 +118,13 @@ class CachedBlocks(IdleBlocks):
         """What the cache has is not brought again, nor what others brought or never took away."""
         kept, found = self.host.kept[arrival.seq][0], self.match(arrival).blocks
         here = found + self.in_place(kept[len(found) :], arrival.length - len(found) * self.block_size)
-        need, woken = len(kept) - len(here), sum(block in self.idle for block in found)
-        if need + woken > self.available or not self.table.spare:
+        need, idle = len(kept) - len(here), self.idle.among(found)
+        if need + len(idle) > self.available or not self.table.spare:
             return None
         self.table.open(arrival.seq, here)
         told = sum(1 for _ in takewhile(self.published.__getitem__, here))
         self.seat(arrival.seq, told, arrival.space, arrival.priority)
-        for block in found:
-            self.own(block, arrival.priority)
+        self.own(found, idle, arrival.priority)
         self.join(here[len(found) :])
         self.reclaim(need)
         return self.bring(arrival, kept)
@@ -135,7 +135,7 @@ class CachedBlocks(IdleBlocks):
         told, full = self.told[seq], length // self.block_size
         if ids is None or full <= told:
             return
-        entries = self.table[seq]
+        entries = self.table.data[self.table.row[seq]]
         block_N = entries[told:full]
         if self.sharers:  # a block with a fork that was not told of it: one of them publishes it later
             shared = [index for index, block in enumerate(block_N.tolist()) if block in self.sharers]
@@ -149,6 +149,7 @@ class CachedBlocks(IdleBlocks):
     def wrote_all(self, seqs: list[int], length_N: Counts, ids: list[Ids] | None) -> None:
         """Quicker for a block more that is not the first, as in a step that only decodes."""
         if ids is None:
+            super().wrote_all(seqs, length_N, ids)
             return
         size, rows, entries = self.block_size, self.table.row, self.table.data.data
         told, sharers, publish = self.told, self.sharers, self.publish
@@ -171,7 +172,7 @@ class CachedBlocks(IdleBlocks):
         priority = self.rank.get(seq, 0)
         for number, (block, now) in enumerate(zip(blocks, held, strict=True), index):
             if now != block:
-                self.own(now, priority)
+                self.own([now], self.idle.among([now]), priority)
                 self.table.put(seq, number, now)
                 self.disown([block])
             elif priority:

@@ -112,16 +112,19 @@ class IdleBlocks(Paged):
 
     # --- owners come and go
 
-    def own(self, block: int, priority: int) -> None:
-        """One owner more for a published block."""
-        if block in self.idle:
-            self.idle.remove(block)
-        elif block in self.leaving:
-            del self.leaving[block]
-        else:
-            self.sharers[block] = self.sharers.get(block, 0) + 1
-        if priority > self.priority.get(block, 0):
-            self.priority[block] = priority
+    def own(self, blocks: list[int], idle: list[int], priority: int) -> None:
+        """One owner more for each of these published blocks, some of which are idle."""
+        self.idle.remove_all(idle)
+        if len(idle) < len(blocks):
+            woken = set(idle)
+            for block in blocks:
+                if block in self.leaving:
+                    del self.leaving[block]
+                elif block not in woken:
+                    self.sharers[block] = self.sharers.get(block, 0) + 1
+        for block in blocks if priority else ():
+            if priority > self.priority.get(block, 0):
+                self.priority[block] = priority
 
     def keep(self, block: int) -> None:
         """Hold a block until the next drain has copied from it."""

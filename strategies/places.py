@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Iterable
+from struct import pack_into
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ class Places:
 
     def __init__(self, blocks: int, block_bytes: int) -> None:
         self.root, self.block_bytes = blocks, block_bytes
+        self.layout = f"{block_bytes}s"
         self.ids = bytearray(block_bytes * (blocks + 1))  # of each place
         self.space: dict[int, bytes] = {}  # what is before them in the keys of those behind the root
         self.before = array("i", [NONE]) * (blocks + 1)  # the place before it
@@ -39,6 +41,7 @@ class Places:
         return key
 
     def key(self, place: int) -> bytes:
+        """Of its content, as it was entered."""
         start = place * self.block_bytes
         return self.space.get(place, b"") + self.ids[start : start + self.block_bytes]
 
@@ -49,6 +52,22 @@ class Places:
             return self.several[place].get(self.hashed(key), NONE)
         start = after * self.block_bytes
         return after if after != NONE and self.ids[start : start + self.block_bytes] == key else NONE
+
+    def walk(self, keys: Iterable[bytes]) -> tuple[list[int], bytes]:
+        """Blocks that hold these contents, one behind the other; and the first key of which there is none."""
+        ids, ahead, root, size = self.ids, self.after, self.root, self.block_bytes
+        found, place = list[int](), root
+        for key in keys:
+            after = ahead[place]
+            if after == SEVERAL:
+                after = self.several[place].get(self.hashed(key), NONE)
+            elif after != NONE and ids[after * size : after * size + size] != key:
+                after = NONE
+            if not 0 <= after < root:  # none, or a gap
+                return found, key
+            found.append(after)
+            place = after
+        return found, b""
 
     def alike(self, place: int, rest: bytes) -> int:
         """Tokens that what is held behind that place begins with as `rest` does."""
@@ -61,20 +80,9 @@ class Places:
 
     def append(self, place: int, key: bytes, block: int) -> None:
         """A new content behind that place, behind which there is nothing."""
-        start = block * self.block_bytes
-        self.ids[start : start + self.block_bytes] = key
+        pack_into(self.layout, self.ids, block * self.block_bytes, key)
         self.before[block] = place
         self.after[place] = block
-
-    def enter(self, place: int, key: bytes, block: int) -> None:
-        """A new content behind that place, behind which there are others, or which is the root."""
-        start = block * self.block_bytes
-        self.ids[start : start + self.block_bytes] = key[-self.block_bytes :]
-        self.before[block] = place
-        if place == self.root:
-            self.space[block] = key[: -self.block_bytes]
-        self.branch(place)[self.hashed(key)] = block
-        self.openings.enter(place, key)
 
     def chain(self, place: int, ids_T: NDArray[np.int32], block_N: NDArray[np.int32]) -> None:
         """The same for several, one behind the other: their token ids and blocks."""
@@ -84,6 +92,15 @@ class Places:
         np.frombuffer(self.after, np.int32)[at_N[:-1]] = block_N[1:]
         self.after[place] = first = block_N.item(0)
         self.before[first] = place
+
+    def enter(self, place: int, key: bytes, block: int) -> None:
+        """A new content behind that place, behind which there are others, or which is the root."""
+        pack_into(self.layout, self.ids, block * self.block_bytes, key[-self.block_bytes :])
+        self.before[block] = place
+        if place == self.root:
+            self.space[block] = key[: -self.block_bytes]
+        self.branch(place)[self.hashed(key)] = block
+        self.openings.enter(place, key)
 
     def fill(self, gap: int, block: int) -> None:
         """A block holds this content again."""
@@ -168,8 +185,8 @@ class Places:
 
     def rename(self, old: int, new: int) -> None:
         """A place goes by another number: its block, or that it is a gap, has changed."""
-        size, place, after, key = self.block_bytes, self.before[old], self.after[old], self.key(old)
-        self.ids[new * size : new * size + size] = key[-size:]
+        place, after, key = self.before[old], self.after[old], self.key(old)
+        pack_into(self.layout, self.ids, new * self.block_bytes, key[-self.block_bytes :])
         self.before[new], self.after[new], self.after[old] = place, after, NONE
         if self.after[place] == old:
             self.after[place] = new

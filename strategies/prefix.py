@@ -52,16 +52,10 @@ class Prefix(CachedBlocks):
                 self.vacate(block)
 
     def find(self, keys: Iterator[bytes]) -> Match:
-        found, place = list[int](), self.places.root
-        for key in keys:
-            place = self.places.step(place, key)
-            if not 0 <= place < self.places.root:  # nothing, or a gap
-                return Match(found, key)
-            found.append(place)
-        return Match(found)
+        return Match(*self.places.walk(keys))
 
     def publish(self, index: int, before: int, ids: bytes, block: int) -> int:
-        places, place = self.places, self.place(before) if index else self.places.root
+        places, place = self.places, self.like.get(before, before) if index else self.places.root
         if places.after[place] == NONE:
             places.append(place, ids, block)
         elif (at := places.step(place, ids)) == NONE:
@@ -77,17 +71,13 @@ class Prefix(CachedBlocks):
         self.published[block] = 1
         return block
 
-    def place(self, block: int) -> int:
-        """Where the index has a published block."""
-        return self.like.get(block, block) if self.like else block
-
     def publish_run(self, index: int, before: int, ids: Ids, space: int, block_N: NDArray[np.int32]) -> list[int]:
         """Behind the end of a chain all is new."""
         held = list[int]()
         blocks: list[int] = block_N.tolist()
         for key in self.keys(ids, space, index):
             number = len(held)
-            place = self.place(before) if index + number else self.places.root
+            place = self.like.get(before, before) if index + number else self.places.root
             if self.places.after[place] == NONE and len(blocks) - number >= FEW:
                 self.places.chain(place, ids[(index + number) * self.block_size :], block_N[number:])
                 for block in blocks[number:]:
@@ -98,7 +88,8 @@ class Prefix(CachedBlocks):
         return held
 
     def alike(self, blocks: list[int], rest: bytes) -> int:
-        return self.places.alike(self.place(blocks[-1]) if blocks else self.places.root, rest)
+        place = self.like.get(blocks[-1], blocks[-1]) if blocks else self.places.root
+        return self.places.alike(place, rest)
 
     def evict(self, count: int) -> tuple[list[int], int]:
         blocks = self.idle.pop_all(count)
@@ -114,16 +105,17 @@ class Prefix(CachedBlocks):
         self.withdraw_all([block])
 
     def withdraw_all(self, blocks: list[int]) -> None:
+        """Take them out of the index, one after the other."""
         published = self.published
         for block in blocks:
             published[block] = 0
         if self.priority:
             for block in blocks:
                 self.priority.pop(block, None)
-        self.places.leave(blocks if not self.others else (block for block in blocks if not self.held_still(block)))
+        self.places.leave(blocks if not self.others else (block for block in blocks if not self.handed_on(block)))
 
-    def held_still(self, block: int) -> bool:
-        """Whether others hold the content of a block that is gone."""
+    def handed_on(self, block: int) -> bool:
+        """A block is gone; whether others hold its content as well: then its place is theirs."""
         at = self.like.pop(block, block)
         others = self.others.pop(at, None)
         if others is None:
@@ -150,5 +142,5 @@ class Prefix(CachedBlocks):
         if not self.one_queue:
             super().vacate_all(blocks)
             return
-        for block in blocks:
-            self.vacate(block)
+        self.blank += len([block for block in blocks if not self.published[block]])
+        self.idle.add_all(blocks, self.priority)

@@ -56,15 +56,18 @@ class Radix(CachedBlocks):
     # --- the index
 
     def find(self, keys: Iterator[bytes]) -> Match:
-        found, place, rest = list[int](), (0, 0), b""
+        found, number, at, rest = list[int](), 0, 0, b""
+        node = self.nodes[0]
         for key in keys:
-            after = self.step(*place, key)
-            if after is None:
+            if at == len(node.keys) and key in node.children:
+                number, at = node.children[key], 0
+                node = self.nodes[number]
+            elif at == len(node.keys) or node.keys[at] != key:
                 rest = key
                 break
-            place = after
-            found.append(self.nodes[after[0]].blocks[after[1] - 1])
-        return Match(found, rest, *self.part(*place, rest)) if self.copies_partial else Match(found, rest)
+            found.append(node.blocks[at])
+            at += 1
+        return Match(found, rest, *self.part(number, at, rest)) if self.copies_partial else Match(found, rest)
 
     def publish(self, index: int, before: int, key: bytes, block: int) -> int:
         number = self.number[before] if index else 0
@@ -90,7 +93,9 @@ class Radix(CachedBlocks):
         number = self.number[block]
         blocks = self.nodes[number].blocks
         at = blocks.index(block)
-        while self.whole_leaves and at and blocks[at - 1] in self.idle:
+        idle = self.idle.among(blocks[:at]) if self.whole_leaves else []
+        while idle and idle[-1] == blocks[at - 1]:
+            idle.pop()
             at -= 1
         gone = self.cut(number, at)
         return [block for block in gone if block not in self.leaving], len(gone)
@@ -169,8 +174,8 @@ class Radix(CachedBlocks):
             del self.nodes[node.parent].children[node.keys[0]], self.nodes[number]
             self.openings.leave(node.parent, node.keys[0])
         del node.keys[at:], node.blocks[at:]
+        self.idle.forget_all(blocks)
         for block in blocks:
-            self.idle.forget(block)
             del self.number[block]
             self.published[block] = 0
             self.priority.pop(block, None)

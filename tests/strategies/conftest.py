@@ -235,7 +235,7 @@ class Scene:
             entries = Counter(block for seq in table.row for block in table[seq].tolist())
             assert strategy.sharers == {block: count - 1 for block, count in entries.items() if count > 1}
             idle = getattr(strategy, "idle", None)
-            waiting = [] if idle is None else getattr(idle, "there", None) or getattr(idle, "entry", [])
+            waiting = [] if idle is None else filter(idle.__contains__, range(strategy.blocks + 1))
             everywhere = sorted([*strategy.free, *waiting, *entries])
             assert everywhere == [*range(strategy.pools[0].slots // strategy.block_size)][-strategy.blocks :]
 
