@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from kvlab.eviction import FIFO, LFU, Priority
+from kvlab.eviction import FIFO, LFU
 from kvlab.strategies.radix import Radix
 from kvlab.strategy import Copy, Grant
 
@@ -124,19 +124,6 @@ def test_evicting_an_interior_node_takes_all_below_so_hits_stop_there(bench):
     assert edges(b.strategy) == [[b.strategy.table[2].tolist()]]
 
 
-def test_lfu_and_priority_keep_what_is_used_often_or_matters(bench):
-    for eviction, options in ((LFU(), {}), (Priority(), {"priority": 5})):
-        b = bench(Radix, 4, 4, eviction)
-        for seq in (0, 1, 2):
-            b.start(seq, [1] * 5, **options)
-            b.release(seq)
-        b.start(3, [2] * 5)
-        b.release(3)
-        b.start(4, [3] * 12)
-        b.release(4)
-        assert b.strategy.lookup(b.arrival(5, [1] * 5)) == 4, eviction
-
-
 @pytest.mark.parametrize(
     ("partial", "ids", "hit", "copied"),
     [
@@ -245,16 +232,6 @@ def test_the_tree_leaves_nothing_behind(bench):
     assert [getattr(b.strategy, name) for name in ("number", "priority", "told", "space", "rank")] == [{}] * 5
     assert not any(b.strategy.published)
     assert b.blocks("free") == 60
-
-
-def test_a_double_release_is_an_error_and_changes_nothing(bench):
-    """Request and tree both freed a slot (sglang-jax #982, #1147)."""
-    b = bench(Radix, 4)
-    b.start(0, TEN)
-    b.release(0)
-    with pytest.raises(KeyError):
-        b.strategy.release(0)
-    assert (b.blocks("cached"), b.blocks("free")) == (2, 2)
 
 
 @pytest.mark.parametrize("options", [{"evict": "node"}, {"partial": "share"}])
