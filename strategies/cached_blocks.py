@@ -86,7 +86,8 @@ class CachedBlocks(IdleBlocks):
             self.counts["lost_to_alignment"] += self.alike(blocks, rest)
         self.table.open(arrival.seq, blocks)
         self.seat(arrival.seq, len(blocks), arrival.space, arrival.priority)
-        self.own(blocks, idle, arrival.priority)
+        if blocks:
+            self.own(blocks, idle, arrival.priority)
         if tokens:
             self.keep(source)
         self.reclaim(fresh)
