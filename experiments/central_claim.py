@@ -29,15 +29,16 @@ from kvlab.record.others import OthersShare
 
 STRATEGIES = ("contiguous", "paged", "vattention")
 BASE = ["model=smollm2", "dtype=bfloat16", "block_size=16", "max_len=2048", "engine.threads=2"]
+ROWS = "pool_bytes=180MiB"  # four of max_len tokens
 ALONE = ["workload=fixed", "workload.num_requests=1", "workload.prompt_len=1024", "workload.output_len=128",
-         "engine.max_seqs=1", "pool_bytes=180MiB"]  # fmt: skip
-TOGETHER = ["workload=listed", "engine.max_seqs=64", "pool_bytes=180MiB"]  # four rows of max_len tokens
+         "engine.max_seqs=1", ROWS]  # fmt: skip
+TOGETHER = ["workload=listed", "workload.num_requests=48", "engine.max_seqs=48", ROWS]
 WORKS = {"alone": ALONE, "together": TOGETHER}
 NOTES = """\
 - alone: one request of 1,024 + 128 tokens; its rate is that of its 127 later tokens. Against contiguous: the median
   over the rounds of the rate divided by contiguous's in the same round.
-- together: 64 requests at once (`workload=listed`: 10,279 + 9,134 tokens) in 180 MiB, which are four rows of
-  `max_len=2048` tokens: contiguous reserves a row for each request. Mean batch: requests running, mean over steps.
+- together: 48 requests at once (the first of `workload=listed`: 7,603 + 6,859 tokens) in 180 MiB, which are four rows
+  of `max_len=2048` tokens: contiguous reserves a row for each request. Mean batch: requests running, mean over steps.
 - The strategies took turns, round by round. Tokens are greedy: {same}."""
 
 Row = dict[str, Any]
