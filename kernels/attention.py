@@ -28,6 +28,7 @@ class Attention:
     def __init__(self, q_TQD: Tensor, k_SHD: Tensor, view: View, scale: float, compiled: bool = True) -> None:
         """q_TQD and k_SHD: any layer's. compiled=False leaves the C kernels out."""
         dtype, head_dim, groups = q_TQD.dtype, q_TQD.shape[2], q_TQD.shape[1] // k_SHD.shape[1]
+        assert k_SHD.dtype == dtype, "queries have the pool's type"
         self.view, self.scale, self._alike = view, scale, _alike(q_TQD, k_SHD)
         self._decoding: Decoding | None = None
         self._shortest = 1  # new tokens of a piece that does not go through the kernel for single queries
@@ -64,7 +65,7 @@ class Attention:
 
 
 def _alike(q_TQD: Tensor, k_SHD: Tensor) -> tuple[object, ...]:
-    return q_TQD.shape, q_TQD.dtype, k_SHD.shape, k_SHD.stride(), torch.get_num_threads()
+    return q_TQD.shape, q_TQD.dtype, k_SHD.dtype, k_SHD.shape, k_SHD.stride(), torch.get_num_threads()
 
 
 def attend(q_TQD: Tensor, k_SHD: Tensor, v_SHD: Tensor, view: View, scale: float, compiled: bool = True) -> Tensor:

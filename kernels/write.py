@@ -36,6 +36,7 @@ class Writing:
         compiled=False leaves C out.
         """
         assert slot_T.is_contiguous(), "slots are packed"
+        assert slot_T.dtype == torch.int64, "C reads slots of 8 bytes"
         self._function, self._slot_T = kernel() if compiled and k_pool.is_cpu else None, slot_T
         self._strides, self._packed = _strides(k_pool, k_THD, v_THD), _is_packed(k_THD) and _is_packed(v_THD)
         k_THD, v_THD = self._pack(k_THD, v_THD)
