@@ -32,17 +32,16 @@ class Ours:
         if hasattr(self.strategy, "idle"):
             self.watch(self.strategy.idle, self.strategy.published)
 
-    def watch(self, idle: Any, published: dict[int, int]) -> None:
+    def watch(self, idle: Any, published: bytearray) -> None:
         """Note the published blocks that are popped; free blocks may wait in the same line."""
-        pop = idle.pop
+        pop_all = idle.pop_all
 
-        def noted() -> int:
-            block: int = pop()
-            if block in published:
-                self.evicted.append(block)
-            return block
+        def noted(count: int) -> list[int]:
+            blocks: list[int] = pop_all(count)
+            self.evicted += [block for block in blocks if published[block]]
+            return blocks
 
-        idle.pop = noted
+        idle.pop_all = noted
 
     def __call__(self, operation: Operation) -> Decision:
         name, *numbers = operation

@@ -96,12 +96,14 @@ class LRU(Eviction):
         self.add_all([key], {})
 
     def add_all(self, keys: list[int], priority: Mapping[int, int]) -> None:
-        entry, number = self.entry, self.first + len(self.queue)
-        short = max(keys, default=-1) + 1 - len(entry)
-        if short > 0:
-            entry.extend([NONE] * short)
-        for own, key in enumerate(keys, number):
-            entry[key] = own
+        entry = self.entry
+        try:
+            for number, key in enumerate(keys, self.first + len(self.queue)):
+                entry[key] = number
+        except IndexError:  # a key greater than all before: seldom, so that nobody looks for one
+            entry.extend([NONE] * (max(keys) + 1 - len(entry)))
+            self.add_all(keys, priority)
+            return
         self.queue.extend(keys)
         self.count += len(keys)
 
