@@ -73,7 +73,7 @@ class Poisoning(RealExecutor):
             for row, groups in mapped.items():
                 backed = min(strategy.memory.tokens(groups), strategy.row_slots)
                 poisoned[row * strategy.row_slots : row * strategy.row_slots + backed] = True
-        for block in getattr(strategy, "published", ()):
+        for block in np.flatnonzero(getattr(strategy, "published", ())).tolist():
             poisoned[block * strategy.block_size : (block + 1) * strategy.block_size] = False
         for lane in lanes.order.tolist():
             poisoned[strategy.slots(int(lanes.id[lane]), 0, 0, int(lanes.stored[lane]))] = False
