@@ -87,9 +87,10 @@ def test_many_that_compile_at_once_end_with_one(source, cache):
 
 
 def test_one_that_is_killed_while_it_compiles_leaves_no_library(source, cache, tmp_path, monkeypatch):
-    fake(tmp_path, monkeypatch, '#!/bin/sh\ncase "$*" in *--version) ;; *) echo half >"$9"; sleep 60;; esac\n')
+    half = 'while [ "$1" != -o ]; do shift; done; echo half >"$2"; sleep 60'
+    fake(tmp_path, monkeypatch, f'#!/bin/sh\ncase "$*" in *--version) ;; *) {half};; esac\n')
     process = subprocess.Popen(command(source, cache), start_new_session=True)
-    while not list(cache.glob("*")):
+    while not any(path.stat().st_size for path in cache.glob("*")):
         assert process.poll() is None
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)
