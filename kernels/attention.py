@@ -78,5 +78,5 @@ def attend(q_TQD: Tensor, k_SHD: Tensor, v_SHD: Tensor, view: View, scale: float
 
 
 def kernel_name(dtype: torch.dtype = torch.float32, head_dim: int = 64, groups: int = 3) -> str:
-    """What decode runs through for that shape: "c", or "torch: " and why."""
+    """What decode runs through for that shape: "c, " and its instruction set, or "torch: " and why."""
     return kernel(dtype, head_dim, groups)[1]

@@ -186,6 +186,19 @@ struct queries {
     int64_t threads;
 };
 
+// What the compiler was allowed to use, by the widest that is used here.
+const char *instruction_set(void) {
+#if defined(BFLOAT16) && defined(__AVX512BF16__)
+    return "avx512_bf16";
+#elif defined(__AVX512F__)
+    return "avx512";
+#elif defined(__AVX2__)
+    return "avx2";
+#else
+    return "baseline";
+#endif
+}
+
 // q and o [T, H * GROUPS, HEAD_DIM]; keys and values are two pools laid out alike.
 void attend_decode(const struct queries *all, const element *q, const element *keys, const element *values,
                    element *o) {

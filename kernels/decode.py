@@ -58,17 +58,19 @@ def queries_of(view: View, longest: int) -> Queries:
 
 @cache
 def kernel(dtype: torch.dtype, head_dim: int, groups: int) -> tuple[Callable[..., None] | None, str]:
-    """The C function and "c"; or None and "torch: " with the reason, which is said once."""
+    """The C function and "c" with its instruction set; or None and "torch: " with the reason, which is said once."""
     try:
         if dtype not in ELEMENTS:
             raise CompileError(f"no C kernel for {dtype}")
         defines = (ELEMENTS[dtype], f"HEAD_DIM={head_dim}", f"GROUPS={groups}")
-        function = load(Path(__file__).with_name("decode.c"), defines).attend_decode
+        library = load(Path(__file__).with_name("decode.c"), defines)
     except CompileError as error:
         in_torch("decode attention runs", error)
         return None, f"torch: {error}"
+    function = library.attend_decode
     function.argtypes, function.restype = [POINTER] * 5, None
-    return function, "c"
+    library.instruction_set.argtypes, library.instruction_set.restype = [], ctypes.c_char_p
+    return function, f"c, {library.instruction_set().decode()}"
 
 
 class Decoding:

@@ -37,7 +37,7 @@ def odd_lengths(block_size):
 
 @pytest.fixture(params=[True, False], ids=["compiled", "torch"])
 def compiled(request):
-    if request.param and kernel_name() != "c":
+    if request.param and kernel_name().startswith("torch"):
         pytest.skip(f"decode runs in {kernel_name()}")
     return request.param
 
@@ -85,7 +85,7 @@ def test_a_sequence_does_not_notice_who_shares_its_launch(shape, compiled, case_
 @pytest.mark.parametrize("shape", SHAPES, ids=NAMES)
 def test_threads_change_nothing(shape, threads, case_of):
     """Of what the C kernel computes: decode, short pieces, and in float64 everything."""
-    if kernel_name() != "c":
+    if kernel_name().startswith("torch"):
         pytest.skip(f"decode runs in {kernel_name()}")
     longest = 300 if shape[0] == torch.float64 else 8
     case = case_of(shape, [(5, 5), (63, 8), (100, 1), (1, 1), (130, 1), (17, 2), (33, 3), (300, longest)])
@@ -122,7 +122,7 @@ def test_queries_need_not_be_contiguous(case_of, over):
 @pytest.mark.parametrize(("dtype", "new"), [(torch.float32, 6), (torch.float64, 66)])
 def test_a_token_is_the_same_alone_and_in_a_piece(dtype, new, case_of):
     """Verified drafts, and in float64 a recomputed sequence, agree with decode steps to the bit."""
-    if kernel_name() != "c":
+    if kernel_name().startswith("torch"):
         pytest.skip(f"decode runs in {kernel_name()}")
     case = case_of((dtype, 64, 3, 3), [(70, new), (90, 1)])
     keys, values, view = case.placed(None)

@@ -62,7 +62,7 @@ def test_a_library_that_cannot_be_loaded_is_named(source, tmp_path, monkeypatch)
 @needs_compiler
 def test_loading_the_kernel_leaves_denormals_alone():
     """-ffast-math did not: linked into a library, it made torch flush 1e-40 to zero."""
-    assert decode.kernel(torch.float32, 64, 3)[1] == "c"
+    assert decode.kernel(torch.float32, 64, 3)[1].startswith("c, ")
     assert float(torch.tensor([1e-40]) * 1) != 0.0
 
 

@@ -42,7 +42,7 @@ def layouts(shape):
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("new", [[1, 1, 1], [1, 5, 1], [70, 1, 200]], ids=["decode", "mixed", "prefill"])
 def test_attention_is_the_same_to_the_bit(shape, layouts, new, compiled, block_size):
-    if compiled and kernel_name() != "c":
+    if compiled and kernel_name().startswith("torch"):
         pytest.skip(f"decode runs in {kernel_name()}")
     dtype, head_dim, heads, groups = shape
     stop = np.array([130, 65, 200])
