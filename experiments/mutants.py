@@ -32,8 +32,10 @@ from kvlab.testing.mutate import Mutant, mutants
 
 ROOT = Path(__file__).parents[1]
 IMPORTED = {  # a file -> those that are built on it
-    "paged": ("token_pool", "cached_blocks", "prefix", "radix"),
+    "paged": ("token_pool", "idle_blocks", "cached_blocks", "prefix", "radix"),
+    "idle_blocks": ("cached_blocks", "prefix", "radix"),
     "cached_blocks": ("prefix", "radix"),
+    "places": ("prefix",),
     "rows": ("vattention",),
 }
 JUDGED_BY: dict[str, list[tuple[str, str, dict[str, Any]]]] = {  # a file -> (its or another's module, class, arguments)
@@ -55,7 +57,10 @@ JUDGED_BY: dict[str, list[tuple[str, str, dict[str, Any]]]] = {  # a file -> (it
     "token_pool": [("token_pool", "TokenPool", {})],
     "vattention": [("vattention", "VAttention", {}), ("vattention", "VAttention", {"map_ahead": 2})],
 }
-JUDGED_BY |= {"rows": JUDGED_BY["vattention"], "cached_blocks": JUDGED_BY["prefix"] + JUDGED_BY["radix"][:2]}
+CACHES = JUDGED_BY["prefix"] + JUDGED_BY["radix"][:2]
+JUDGED_BY |= {"rows": JUDGED_BY["vattention"], "cached_blocks": CACHES, "idle_blocks": CACHES}
+JUDGED_BY["places"] = JUDGED_BY["prefix"]
+BESIDE = ("arrival", "budget", "eviction", "moves", "ranges", "strategy", "tables")  # what strategies are made of
 STAGES = ((8, 20), (16, 60), (112, 100))  # lives, shared among the settings but 8 each at least; steps
 COMPUTING_S = 10  # of the lives of one stage under one setting: they take 3 s or so
 MEMORY_BYTES = 4 << 30
@@ -112,7 +117,7 @@ def chosen(files: list[str], count: int, seed: int) -> Iterator[tuple[str, tuple
 def fingerprint() -> str:
     """Of all that a judgement depends on."""
     paths = [*(ROOT / "strategies").glob("*.py"), *(ROOT / "kvlab" / "testing").glob("*.py"), Path(__file__)]
-    paths += [ROOT / "kvlab" / f"{name}.py" for name in ("eviction", "moves", "ranges", "strategy", "tables")]
+    paths += [ROOT / "kvlab" / f"{name}.py" for name in BESIDE]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()[:12]
 
 

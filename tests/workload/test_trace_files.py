@@ -126,13 +126,13 @@ def test_malformed_rows_name_file_line_and_what_is_expected(tmp_path, text, line
     [
         (b"", "is empty"),
         (b"\n\n", "is empty"),
-        (gzip.compress(b""), "is empty"),
+        (gzip.compress(b"", mtime=0), "is empty"),
         (b"prompt_len,output_len\n", "has a header and no rows"),
         (b"prompt_len,output_len,prompt_len\n1,2,3\n", "line 1: column prompt_len is there 2 times"),
         (b'{"timestamp": 0}\n', "line 1: unknown header '{\"timestamp\": 0}'; columns known: TIMESTAMP,"),
         (b"\x89PNG\xff\xfe", "is not text"),
-        (gzip.compress(AZURE.encode() * 50)[:-20], "truncated or corrupt gzip file"),
-        (gzip.compress(AZURE.encode())[:4], "truncated or corrupt gzip file"),
+        (gzip.compress(AZURE.encode() * 50, mtime=0)[:-20], "truncated or corrupt gzip file"),
+        (gzip.compress(AZURE.encode(), mtime=0)[:4], "truncated or corrupt gzip file"),
         (b"\x1f\x8bnonsense, not gzip at all", "truncated or corrupt gzip file"),
     ],
 )
@@ -146,7 +146,7 @@ def test_wrong_files(tmp_path, data, words):
 
 
 def test_corrupt_gzip_contents(tmp_path):
-    data = bytearray(gzip.compress(AZURE.encode() * 50))
+    data = bytearray(gzip.compress(AZURE.encode() * 50, mtime=0))
     data[len(data) // 2] ^= 0xFF
     path = tmp_path / "bad.csv.gz"
     path.write_bytes(data)
