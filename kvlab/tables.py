@@ -50,7 +50,8 @@ class Tables:
         if seq in self.row:
             raise KeyError(f"sequence {seq} is open already")
         row = self.row[seq] = self.spare.pop()
-        self.data[row, : len(entries)] = entries
+        if len(entries):  # a cache opens most sequences without any
+            self.data[row, : len(entries)] = entries
         self.filled[row], self.start[seq] = len(entries), 0
         self._note(row, 0)
 

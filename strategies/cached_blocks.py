@@ -57,13 +57,13 @@ class CachedBlocks(IdleBlocks):
         The block that holds this content from now on: another one where the two are to be merged.
         """
 
-    def publish_run(self, index: int, before: int, ids: Ids, space: int, block_N: NDArray[np.int32]) -> list[int]:
+    def publish_run(self, index: int, before: int, ids: Ids, space: int, blocks: list[int]) -> list[int]:
         """Enter blocks that follow each other, from number `index` of a sequence with these ids on.
 
         The blocks that hold their contents from now on.
         """
         held = list[int]()
-        for key, block in zip(self.keys(ids, space, index), block_N.tolist(), strict=True):
+        for key, block in zip(self.keys(ids, space, index), blocks, strict=True):
             before = self.publish(index + len(held), before, key, block)
             held.append(before)
         return held
@@ -143,9 +143,10 @@ class CachedBlocks(IdleBlocks):
             block_N = block_N[: shared[0]] if shared else block_N
         self.told[seq] = full = told + len(block_N)
         before = entries.item(told - 1) if told else -1
-        held = self.publish_run(told, before, ids[: full * self.block_size], self.space[seq], block_N)
-        if seq in self.rank or held != block_N.tolist():
-            self.settle(seq, told, block_N.tolist(), held)
+        blocks: list[int] = block_N.tolist()
+        held = self.publish_run(told, before, ids[: full * self.block_size], self.space[seq], blocks)
+        if seq in self.rank or held != blocks:
+            self.settle(seq, told, blocks, held)
 
     def wrote_all(self, seqs: list[int], length_N: Counts, ids: list[Ids] | None) -> None:
         """Quicker for a block more that is not the first, as in a step that only decodes."""

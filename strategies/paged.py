@@ -77,13 +77,14 @@ class Paged(SwappedBlocks):
         size, count = self.block_size, len(seqs)
         row_N = self.table.rows(seqs)
         room_N = self.table.filled[row_N] * size
-        more_N = upto_N - room_N
-        full_N = (room_N == length_N) & (more_N > 0) & (more_N <= size) & (upto_N <= self.memory.max_len)
+        more_N = room_N + size
+        asked_N = (length_N < upto_N) & (upto_N <= np.minimum(more_N, self.memory.max_len))
+        full_N = (room_N == length_N) & asked_N
         blocks = self.take(count) if count and np.count_nonzero(full_N) == count else None
         if blocks is None:
             return super().extend_all(seqs, length_N, upto_N)
         self.table.append_each(row_N, blocks)
-        rooms: list[int] = (room_N + size).tolist()
+        rooms: list[int] = more_N.tolist()
         return rooms
 
     def take(self, count: int) -> list[int] | None:

@@ -10,9 +10,6 @@ from array import array
 from collections.abc import Hashable, Iterable
 from struct import pack_into
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kvlab.strategies.openings import Openings, common
 
 NONE, SEVERAL = -1, -2  # in place of the only place behind one
@@ -28,7 +25,7 @@ class Places:
         self.root, self.block_bytes = blocks, block_bytes
         self.layout = f"{block_bytes}s"
         self.ids = bytearray(block_bytes * (blocks + 1))  # of each place
-        self.space: dict[int, bytes] = {}  # what is before them in the keys of those behind the root
+        self.heads: dict[int, bytes] = {}  # whole keys of those behind the root, which begin with their space
         self.before = array("i", [NONE]) * (blocks + 1)  # the place before it
         self.after = array("i", [NONE]) * (blocks + 1)  # the only place behind it
         self.several: dict[int, dict[Hashable, int]] = {self.root: {}}  # the places behind it by key, instead
@@ -42,8 +39,8 @@ class Places:
 
     def key(self, place: int) -> bytes:
         """Of its content, as it was entered."""
-        start = place * self.block_bytes
-        return self.space.get(place, b"") + self.ids[start : start + self.block_bytes]
+        head, start = self.heads.get(place), place * self.block_bytes
+        return bytes(self.ids[start : start + self.block_bytes]) if head is None else head
 
     def step(self, place: int, key: bytes) -> int:
         """The place of this content behind that one, or NONE."""
@@ -84,21 +81,20 @@ class Places:
         self.before[block] = place
         self.after[place] = block
 
-    def chain(self, place: int, ids_T: NDArray[np.int32], block_N: NDArray[np.int32]) -> None:
-        """The same for several, one behind the other: their token ids and blocks."""
-        at_N = block_N.astype(np.int64)
-        np.frombuffer(self.ids, np.int32).reshape(len(self.before), -1)[at_N] = ids_T.reshape(len(at_N), -1)
-        np.frombuffer(self.before, np.int32)[at_N[1:]] = block_N[:-1]
-        np.frombuffer(self.after, np.int32)[at_N[:-1]] = block_N[1:]
-        self.after[place] = first = block_N.item(0)
-        self.before[first] = place
+    def chain(self, place: int, keys: bytes, blocks: list[int]) -> None:
+        """The same for several, one behind the other: all their token ids and their blocks."""
+        ids, before, after, layout, size = self.ids, self.before, self.after, self.layout, self.block_bytes
+        for at, block in zip(range(0, len(keys), size), blocks, strict=True):
+            pack_into(layout, ids, block * size, keys[at : at + size])
+            before[block] = place
+            after[place] = place = block
 
     def enter(self, place: int, key: bytes, block: int) -> None:
         """A new content behind that place, behind which there are others, or which is the root."""
         pack_into(self.layout, self.ids, block * self.block_bytes, key[-self.block_bytes :])
         self.before[block] = place
         if place == self.root:
-            self.space[block] = key[: -self.block_bytes]
+            self.heads[block] = key
         self.branch(place)[self.hashed(key)] = block
         self.openings.enter(place, key)
 
@@ -159,7 +155,7 @@ class Places:
         others = self.several[place]
         del others[self.hashed(self.key(at))]
         if place == self.root:
-            del self.space[at]
+            del self.heads[at]
         elif not others:
             self.after[place] = NONE
             del self.several[place]
@@ -193,7 +189,7 @@ class Places:
         else:
             self.several[place][self.hashed(key)] = new
         if place == self.root:
-            self.space[new] = self.space.pop(old)
+            self.heads[new] = self.heads.pop(old)
         if after == SEVERAL:
             self.several[new] = self.several.pop(old)
             if old in self.openings.after:

@@ -9,12 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kvlab.eviction import Eviction
 from kvlab.strategies.cached_blocks import CachedBlocks, Ids, Match
-from kvlab.strategies.paged import FEW
 from kvlab.strategies.places import NONE, Places
 from kvlab.strategy import Memory
 
@@ -71,17 +67,15 @@ class Prefix(CachedBlocks):
         self.published[block] = 1
         return block
 
-    def publish_run(self, index: int, before: int, ids: Ids, space: int, block_N: NDArray[np.int32]) -> list[int]:
+    def publish_run(self, index: int, before: int, ids: Ids, space: int, blocks: list[int]) -> list[int]:
         """Behind the end of a chain all is new."""
-        held = list[int]()
-        blocks: list[int] = block_N.tolist()
-        for key in self.keys(ids, space, index):
-            number = len(held)
-            place = self.like.get(before, before) if index + number else self.places.root
-            if self.places.after[place] == NONE and len(blocks) - number >= FEW:
-                self.places.chain(place, ids[(index + number) * self.block_size :], block_N[number:])
+        held, published = list[int](), self.published
+        for number, key in enumerate(self.keys(ids, space, index)):
+            place = self.like.get(before, before)
+            if number and self.places.after[place] == NONE:
+                self.places.chain(place, ids[(index + number) * self.block_size :].tobytes(), blocks[number:])
                 for block in blocks[number:]:
-                    self.published[block] = 1
+                    published[block] = 1
                 return held + blocks[number:]
             before = self.publish(index + number, before, key, blocks[number])
             held.append(before)

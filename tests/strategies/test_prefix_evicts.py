@@ -132,7 +132,7 @@ def test_a_chain_leaves_nothing_behind(bench):
     assert left == [{}] * 6
     assert not any(b.strategy.published)
     places = b.strategy.places
-    assert (places.several, places.space, places.openings.after) == ({places.root: {}}, {}, {})
+    assert (places.several, places.heads, places.openings.after) == ({places.root: {}}, {}, {})
     assert [*places.after] == [NONE] * 20 + [SEVERAL]
 
 
