@@ -39,6 +39,7 @@ NOTES = """\
   over the rounds of the rate divided by contiguous's in the same round.
 - together: 48 requests at once (the first of `workload=listed`: 7,603 + 6,859 tokens) in 180 MiB, which are four rows
   of `max_len=2048` tokens: contiguous reserves a row for each request. Mean batch: requests running, mean over steps.
+  Preempted: times that a request had to give its memory back and compute its tokens again.
 - The strategies took turns, round by round. Tokens are greedy: {same}."""
 
 Row = dict[str, Any]
@@ -78,7 +79,8 @@ def _run(kind: str, config: dict[str, Any], model: Any) -> Row:
         return {"tokens_per_s": one.steps / one.decode_s}
     served = engine.serve(config, model)
     rate = served.output_tokens / served.wall_s
-    return {"tokens_per_s": rate, "mean_batch_requests": served.mean_batch, "digest": served.digest}
+    told = {name: getattr(served, name) for name in ("preemptions", "digest", "digests")}
+    return {"tokens_per_s": rate, "mean_batch_requests": served.mean_batch, **told}
 
 
 def summed(rows: list[Row]) -> dict[str, Any]:
@@ -98,18 +100,18 @@ def _strategy(name: str, rows: list[Row]) -> Row:
         "strategy": name,
         **{f"{kind}_tokens_per_s": found for kind, found in rates.items()},
         "mean_batch_requests": served[0]["mean_batch_requests"],
+        "preemptions": served[0]["preemptions"],
         "digests": sorted({row["digest"] for row in served}),
+        "digests_of_requests": served[0]["digests"],
     }
 
 
 def page(record: dict[str, Any]) -> str:
     rows = record["rows"]
-    equal = len({tuple(row["digests"]) for row in rows}) == 1
-    same = "all strategies' outputs are the same" if equal else "outputs differ"
     rate_heads = [head for kind in WORKS for head in (f"{kind}, tokens/s", "against contiguous")]
     body = [
         [row["strategy"], *_rates(row, rows[0], "alone", 1), *_rates(row, rows[0], "together", 0),
-         f"{row['mean_batch_requests']:.1f}"]
+         f"{row['mean_batch_requests']:.1f}", str(row["preemptions"])]
         for row in rows
     ]  # fmt: skip
     return f"""\
@@ -119,12 +121,28 @@ SmolLM2, bfloat16, on a CPU, real memory; medians [lowest-highest] of {record["r
 
     {record["command"]}
 
-{grid(["strategy", *rate_heads, "mean batch"], body, left={"strategy"})}
-{NOTES.format(same=same)}
+{grid(["strategy", *rate_heads, "mean batch", "preempted"], body, left={"strategy"})}
+{NOTES.format(same=_same(rows))}
 
 {record["cpu"]}, {record["cores"]} cores, others used up to {record["others_cpu_share"]:.0%} of the CPU; \
 {record["minutes"]:.1f} minutes; torch {record["torch"]}; commit {record["commit"]}.
 """
+
+
+def _same(rows: list[Row]) -> str:
+    """Who computes a token again, as part of a prompt, rounds otherwise in bfloat16."""
+    if len({tuple(row["digests"]) for row in rows}) == 1:
+        return "all strategies' outputs are the same"
+    first = rows[0]["digests_of_requests"]
+    others = [
+        f"{sum(mine != theirs for mine, theirs in zip(row['digests_of_requests'], first, strict=True))} "
+        f"of {len(first)} requests' under {row['strategy']}"
+        for row in rows[1:]
+    ]
+    return (
+        f"outputs differ from contiguous's for {' and '.join(others)}. A token that is computed again, with others, is "
+        "rounded\n  otherwise, and where two choices are nearly equal the other one may be taken"
+    )
 
 
 def _rates(row: Row, first: Row, key: str, digits: int) -> list[str]:

@@ -59,7 +59,9 @@ class Served:
     output_tokens: int
     mean_batch: float  # requests running, mean over steps
     pool_bytes: int  # of keys and values, backed at the end
+    preemptions: int  # of requests, which compute again what they had
     digest: str  # of all output tokens
+    digests: list[str]  # of each request's, in order
 
 
 def batch(config: dict[str, Any], model: Llama) -> Batch:
@@ -120,7 +122,15 @@ def serve(config: dict[str, Any], model: Llama) -> Served:
         wall_s, pool_bytes = perf_counter() - begin, engine.executor.store.committed_bytes()
     ended, rows = _all_finished(engine), engine.recorder.rows
     tokens = sum(len(sequence.output) for sequence in ended)
-    return Served(wall_s, tokens, sum(row.running for row in rows) / len(rows), pool_bytes, output_digest(ended))
+    return Served(
+        wall_s,
+        tokens,
+        mean_batch=sum(row.running for row in rows) / len(rows),
+        pool_bytes=pool_bytes,
+        preemptions=engine.scheduler.tally.preemptions,
+        digest=output_digest(ended),
+        digests=[output_digest([sequence]) for sequence in sorted(ended, key=lambda sequence: sequence.id)],
+    )
 
 
 def _opened(config: dict[str, Any], model: Llama) -> AbstractContextManager[Engine[RealExecutor]]:
