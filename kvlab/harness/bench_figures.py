@@ -7,8 +7,12 @@ from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from kvlab.harness.look import STYLE, WIDTH
+from kvlab.harness.ticks import plain_ticks
+
+PARTS = {"whole step": "-", "of it inside the strategy": ":"}
 
 
 def simulator(rows: list[dict[str, Any]], peer: float, path: Path) -> None:
@@ -23,7 +27,9 @@ def simulator(rows: list[dict[str, Any]], peer: float, path: Path) -> None:
         right.plot(count, [row["peak_bytes"] / 2**20 for row in rows], "o-", color="#D55E00")
         for axes, title in ((left, "thousand requests/s, one core"), (right, "most memory, MiB")):
             axes.set(xscale="log", title=title, xlabel="requests in the run")
+            axes.margins(y=0.1)
             axes.set_ylim(bottom=0)
+            plain_ticks(axes.xaxis)
         figure.savefig(path, metadata={"Software": None})
 
 
@@ -44,5 +50,8 @@ def bookkeeping(points: list[tuple[str, int, int, float, float]], few: int, path
         left.set(xscale="log", xlabel="blocks of the pool", title=f"us a step, {few} sequences")
         right.set(xlabel="sequences running", title="us a step")
         left.set_ylim(bottom=0)
-        right.legend()
+        plain_ticks(left.xaxis)
+        handles = [Line2D([], [], color=color, marker="o", label=name) for name, color in colors.items()]
+        handles += [Line2D([], [], color="#333333", linestyle=line, label=what) for what, line in PARTS.items()]
+        right.legend(handles=handles, frameon=False)
         figure.savefig(path, metadata={"Date": None})

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
 from kvlab.errors import UsageError
 from kvlab.harness.goodput import Served, served
 from kvlab.harness.groups import Row
 from kvlab.harness.look import MARKERS, TITLE, WIDTH, legend_columns, mark, wrapped
+from kvlab.harness.ticks import plain_ticks
 from kvlab.harness.timelines import in_seconds, line_styles
 
 RATE = "workload.rate"
@@ -82,7 +82,7 @@ def _rates_figure(lines: dict[str, list[Row]], colours: dict[str, str]) -> Figur
         axes.set_title(title)
         axes.set_xlim(left=0)
     panels[0].set_yscale("log")
-    _plain_ticks(panels[0].yaxis)
+    plain_ticks(panels[0].yaxis)
     panels[1].set_ylim(bottom=0)
     figure.supxlabel("requests that come in a second; line: median over the seeds, bar: least to most", size=9)
     handles = [
@@ -100,14 +100,6 @@ def _curve(axes: Axes, line: list[Row], metric: str, colour: str, marker: str) -
     rates, middles = [rate for rate, _ in spreads], [spread.median for _, spread in spreads]
     apart = [[s.median - s.low for _, s in spreads], [s.high - s.median for _, s in spreads]]
     axes.errorbar(rates, middles, apart, color=colour, marker=marker, markersize=4, linewidth=1.4, elinewidth=1)
-
-
-def _plain_ticks(axis: Axis) -> None:
-    """Numbers in full on a logarithmic axis: at every power of ten, with 2 and 5 between them where they are few."""
-    low, high = sorted(axis.get_view_interval())
-    axis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0)))
-    axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter(NullFormatter())
 
 
 def _without_rate(row: Row) -> Row:
@@ -145,7 +137,7 @@ def _distributions(axes: Axes, values: list[NDArray[np.float64]], styles: list[d
     positive_N = all_N[all_N > 0]
     if len(positive_N) and positive_N.max() > 10 * positive_N.min():
         axes.set_xscale("log")
-        _plain_ticks(axes.xaxis)
+        plain_ticks(axes.xaxis)
 
 
 DISTRIBUTIONS = {"time to first token": _ttft_s, "time per output token": _tpot_s}
