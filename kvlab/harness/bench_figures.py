@@ -12,8 +12,6 @@ from matplotlib.lines import Line2D
 from kvlab.harness.look import STYLE, WIDTH
 from kvlab.harness.ticks import plain_ticks
 
-PARTS = {"whole step": "-", "of it inside the strategy": ":"}
-
 
 def simulator(rows: list[dict[str, Any]], peer: float, path: Path) -> None:
     """Requests a second and the most memory by the number of requests; `peer`: another simulator's rate."""
@@ -52,6 +50,7 @@ def bookkeeping(points: list[tuple[str, int, int, float, float]], few: int, path
         left.set_ylim(bottom=0)
         plain_ticks(left.xaxis)
         handles = [Line2D([], [], color=color, marker="o", label=name) for name, color in colors.items()]
-        handles += [Line2D([], [], color="#333333", linestyle=line, label=what) for what, line in PARTS.items()]
+        handles.append(Line2D([], [], color="#333333", linestyle="-", label="whole step"))
+        handles.append(Line2D([], [], color="#333333", linestyle=":", label="of it inside the strategy"))
         right.legend(handles=handles, frameon=False)
         figure.savefig(path, metadata={"Date": None})
