@@ -30,12 +30,12 @@ from kvlab.record.others import OthersShare
 STRATEGIES = ("contiguous", "paged", "vattention")
 BASE = ["model=smollm2", "dtype=bfloat16", "block_size=16", "max_len=2048", "engine.threads=2"]
 ROWS = "pool_bytes=180MiB"  # four of max_len tokens
-ALONE = ["workload=fixed", "workload.num_requests=1", "workload.prompt_len=1024", "workload.output_len=128",
+ALONE = ["workload=fixed", "workload.num_requests=1", "workload.prompt_len=1024", "workload.output_len=384",
          "engine.max_seqs=1", ROWS]  # fmt: skip
 TOGETHER = ["workload=listed", "workload.num_requests=48", "engine.max_seqs=48", ROWS]
 WORKS = {"alone": ALONE, "together": TOGETHER}
 NOTES = """\
-- alone: one request of 1,024 + 128 tokens; its rate is that of its 127 later tokens. Against contiguous: the median
+- alone: one request of 1,024 + 384 tokens; its rate is that of its 383 later tokens. Against contiguous: the median
   over the rounds of the rate divided by contiguous's in the same round.
 - together: 48 requests at once (the first of `workload=listed`: 7,603 + 6,859 tokens) in 180 MiB, which are four rows
   of `max_len=2048` tokens: contiguous reserves a row for each request. Mean batch: requests running, mean over steps.
@@ -130,18 +130,16 @@ SmolLM2, bfloat16, on a CPU, real memory; medians [lowest-highest] of {record["r
 
 
 def _same(rows: list[Row]) -> str:
-    """Who computes a token again, as part of a prompt, rounds otherwise in bfloat16."""
     if len({tuple(row["digests"]) for row in rows}) == 1:
         return "all strategies' outputs are the same"
     first = rows[0]["digests_of_requests"]
-    others = [
-        f"{sum(mine != theirs for mine, theirs in zip(row['digests_of_requests'], first, strict=True))} "
-        f"of {len(first)} requests' under {row['strategy']}"
-        for row in rows[1:]
+    counts = [
+        sum(mine != theirs for mine, theirs in zip(row["digests_of_requests"], first, strict=True)) for row in rows[1:]
     ]
+    others = " and ".join(f"{count} under {row['strategy']}" for count, row in zip(counts, rows[1:], strict=True))
     return (
-        f"outputs differ from contiguous's for {' and '.join(others)}. A token that is computed again, with others, is "
-        "rounded\n  otherwise, and where two choices are nearly equal the other one may be taken"
+        f"of {len(first)} requests' outputs {others} differ from contiguous's.\n  What is computed again, with others, is "
+        "rounded otherwise in bfloat16: of two choices that are nearly equal the other\n  one may be taken"
     )
 
 

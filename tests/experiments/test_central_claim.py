@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "experiments/central_claim.py"
 @pytest.mark.slow
 def test_equal_bytes_hold_more_requests_without_reservations(tmp_path):
     out = tmp_path / "claim.md"
-    words = ["model=tiny", "dtype=float32", "engine.threads=1", "max_len=1200", "pool_bytes=4MiB"]
+    words = ["model=tiny", "dtype=float32", "engine.threads=1", "max_len=1500", "pool_bytes=4MiB"]
     command = [sys.executable, str(SCRIPT), *words, "--repeats", "2", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     rows = {row["strategy"]: row for row in json.loads(done.stdout.strip().splitlines()[-1])["rows"]}
@@ -37,7 +37,7 @@ def test_equal_bytes_hold_more_requests_without_reservations(tmp_path):
 def test_what_is_stopped_leaves_its_runs_and_the_page_of_whole_rounds(tmp_path):
     """Nothing was written, or said, before the last of thirty runs: six minutes were lost to a Ctrl-C."""
     out = tmp_path / "claim.md"
-    words = ["model=tiny", "dtype=float32", "engine.threads=1", "max_len=1200", "pool_bytes=4MiB"]
+    words = ["model=tiny", "dtype=float32", "engine.threads=1", "max_len=1500", "pool_bytes=4MiB"]
     command = [sys.executable, str(SCRIPT), *words, "--repeats", "99", "--out", str(out)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
