@@ -138,8 +138,9 @@ def _same(rows: list[Row]) -> str:
     ]
     others = " and ".join(f"{count} under {row['strategy']}" for count, row in zip(counts, rows[1:], strict=True))
     return (
-        f"of {len(first)} requests' outputs {others} differ from contiguous's.\n  What is computed again, with others, is "
-        "rounded otherwise in bfloat16: of two choices that are nearly equal the other\n  one may be taken"
+        f"of {len(first)} requests' outputs {others} differ from contiguous's.\n"
+        "  What is computed again, as part of a prompt, is rounded otherwise in bfloat16: of two choices that are\n"
+        "  nearly equal the other one may be taken"
     )
 
 

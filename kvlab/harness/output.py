@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 
 from kvlab.errors import UsageError
 
@@ -18,10 +19,11 @@ def check(path: Path | None) -> None:
     if path is None:
         return
     with writing(path):
-        if path.exists():
-            path.open("ab").close()
-        else:
-            TemporaryFile(dir=path.parent).close()
+        target = path.resolve()
+        if target.exists():
+            target.open("ab").close()
+        if _is_replaced(target):
+            TemporaryFile(dir=target.parent).close()
 
 
 def check_folder(path: Path) -> None:
@@ -32,9 +34,21 @@ def check_folder(path: Path) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """UsageError: not there."""
+    """At once: who is stopped in between leaves what was there before. UsageError: not there."""
+    target = path.resolve()  # not the link to it
     with writing(path):
-        path.write_text(text)
+        if not _is_replaced(target):
+            target.write_text(text)
+            return
+        with TemporaryDirectory(prefix=".unfinished-", dir=target.parent) as scratch:
+            fresh = Path(scratch) / target.name
+            fresh.write_text(text)
+            os.replace(fresh, target)
+
+
+def _is_replaced(target: Path) -> bool:
+    """A file, there or not; what is a terminal or a pipe is written to."""
+    return target.is_file() or not target.exists()
 
 
 @contextmanager

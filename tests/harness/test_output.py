@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kvlab.errors import UsageError
@@ -34,3 +36,28 @@ def test_looking_leaves_everything_as_it_is(tmp_path):
 def test_a_directory_is_no_file(tmp_path):
     with pytest.raises(UsageError, match="cannot write there: Is a directory"):
         output.check(tmp_path)
+
+
+def test_who_is_stopped_while_writing_leaves_what_was_there(tmp_path, monkeypatch):
+    """A script that keeps its runs as they come lost all of them to a signal that came while it wrote the next."""
+    path = tmp_path / "runs.jsonl"
+    output.write(path, "one\n")
+    (tmp_path / "link").symlink_to(path)
+    output.write(tmp_path / "link", "two\n")
+    write_text = Path.write_text
+
+    def stopped(self, text):
+        write_text(self, text[:2])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        output.write(path, "three\n")
+    assert path.read_text() == "two\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "runs.jsonl"]
+
+
+def test_what_is_no_file_is_written_to(tmp_path):
+    output.check(Path("/dev/null"))
+    output.write(Path("/dev/null"), "text")
+    assert Path("/dev/null").is_char_device()
