@@ -22,6 +22,7 @@ ONLY_IN = {
         "kvlab/harness/reproduce_figures.py",
         "kvlab/harness/reproduce_curves.py",
         "kvlab/harness/curves.py",
+        "kvlab/harness/ticks.py",
         "kvlab/harness/map_figures.py",
     },
     "gguf": {"kvlab/model/gguf.py"},
