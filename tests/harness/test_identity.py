@@ -19,7 +19,7 @@ def _asked_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
     monkeypatch.syspath_prepend(tmp_path)
     yield
     forget()
-    for name in ("arena", "alone"):
+    for name in ("coliseum", "alone"):
         sys.modules.pop(name, None)
 
 
@@ -38,14 +38,14 @@ def changed(config: dict[str, Any], path: Path, text: str) -> bool:
 
 @pytest.mark.parametrize("namespace", [False, True])
 def test_a_package_counts_with_all_its_files(namespace: bool, tmp_path: Path) -> None:
-    (tmp_path / "arena").mkdir()
-    (tmp_path / "arena/strategy.py").write_text("class Arena: size = 1\n")
+    (tmp_path / "coliseum").mkdir()
+    (tmp_path / "coliseum/strategy.py").write_text("class Arena: size = 1\n")
     if not namespace:
-        (tmp_path / "arena/__init__.py").write_text("")
-    config = {**OURS, "strategy": {"_target_": "arena.strategy.Arena"}}
+        (tmp_path / "coliseum/__init__.py").write_text("")
+    config = {**OURS, "strategy": {"_target_": "coliseum.strategy.Arena"}}
     assert identity.code(config) != identity.code(OURS)
-    assert changed(config, tmp_path / "arena/strategy.py", "class Arena: size = 2\n")
-    assert not changed(OURS, tmp_path / "arena/strategy.py", "class Arena: size = 3\n"), "it is not theirs"
+    assert changed(config, tmp_path / "coliseum/strategy.py", "class Arena: size = 2\n")
+    assert not changed(OURS, tmp_path / "coliseum/strategy.py", "class Arena: size = 3\n"), "it is not theirs"
 
 
 def test_a_file_beside_others_counts_alone(tmp_path: Path) -> None:
